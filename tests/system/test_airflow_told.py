@@ -168,7 +168,7 @@ def test_a_triggerer_that_comes_back_leaves_the_flow_to_the_other(
     time.sleep(5)
     if when == "after it is back":
         if RELEASE >= (3, 3):  # earlier ones tell no trigger anything
-            left = f"The task goes on, and so does flow {flow.id}"
+            left = f"The task continues, and so does flow {flow.id}"
             until(lambda: left in airflow.logs("gated", run_id, "flow"))
         assert flow.status().state == "running", airflow.story("gated", run_id)
         (gates / run_id).touch()

@@ -1,4 +1,4 @@
-"""Acknowledging messages: those of a trigger with ``until_run`` are repeated until a DAG run does it."""
+"""Acknowledges messages: a trigger with ``until_run`` repeats a message until a DAG run acknowledges it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID) -> int:
-    """Remove the messages of asset events from their queues. Returns how many were there.
+    """Remove the messages of asset events from their queues. Returns how many were removed.
 
-    Call it in a task of the run when the messages are processed, or stored where they are not lost. Messages
-    that are not acknowledged come again. A message that was added under the same id after its event is
-    another one, and stays. Repeatable.
+    Call it in a task of the run once the messages are processed or safely stored. A message that is not
+    acknowledged is delivered again. A message that was added under the same id after the event is a new
+    message, and stays. Repeatable.
 
     Args:
-        events: Of ``triggering_asset_events``, such as ``triggering_asset_events[orders]``; those of other
-            triggers are passed over.
+        events: Events from ``triggering_asset_events``, such as ``triggering_asset_events[orders]``; events
+            of other triggers are ignored.
         glidemq_conn_id: The connection of the trigger.
 
     Raises:
-        JobStateConflict: A message is a node of a flow that has not ended, and stays; the others were
+        JobStateConflict: A message is a node of a flow that has not ended, and stays; the other messages are
             removed.
         GlideMQError: The server cannot be reached; call it again.
 
@@ -59,21 +59,22 @@ def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID
 
 @dataclass(slots=True)
 class _Seen:
-    """What the events of a run contain about the messages of one id."""
+    """The times that the events of a run contain for the messages with one id."""
 
     added: set[str] = field(default_factory=set)
     latest: datetime | None = None
 
     def add(self, added_at: str | None, at: datetime | None) -> None:
-        """One more event has it: when its job was added, and when the event was stored."""
+        """Record an event that has the message: when its job was added, and when the event was stored."""
         if added_at:
             self.added.add(added_at)
         self.latest = max(self.latest, at) if self.latest and at else self.latest or at
 
     def is_of(self, created_at: datetime | None) -> bool:
-        """Whether a job that was added at this time is one of them.
+        """Whether a job that was added at this time is one of these messages.
 
-        The times of jobs and of events come from different clocks: they decide only if nothing else does.
+        The times of jobs and of events come from different clocks, so they are compared only as a last
+        resort.
         """
         if self.added:
             return created_at is not None and created_at.isoformat() in self.added
@@ -81,7 +82,7 @@ class _Seen:
 
 
 def _removed(queue: Queue, job_id: str, seen: _Seen) -> bool:
-    """Remove a message, unless it was added under the id of another one."""
+    """Remove a message, unless its id now belongs to a newer message."""
     with suppress(JobNotFound):  # acknowledged before
         if seen.is_of(queue.get_job(job_id).created_at):
             queue.remove(job_id)

@@ -1,24 +1,25 @@
 """One try of a task: the id of its flow, and whether it continues that flow or runs all of it again.
 
-A retry continues. A clear repeats what the task shows: of a task that failed, what did not complete; of one
-that succeeded, or still waited, all of it. If a person has restarted the flow by hand since, the task shows
-that. If a task before it has run again since the flow began, or the DAG run is a new one, all of it runs.
+A retry continues the flow. A clear of a failed task runs again the nodes that did not complete; a clear of a
+task that succeeded, or still waited, runs the whole flow again. If a person has restarted the flow by hand
+since then, the task attaches to it. If an upstream task has run again since the flow began, or the DAG run is
+new, the whole flow runs.
 
 Airflow does not report to an operator whether it is retried or was cleared. ``dag_run.start_date`` and
-``ti.max_tries`` show it: an automatic retry changes neither, a clear raises ``max_tries`` and, if the run had
-ended, also begins the run again; a run that was deleted and created again has another start. The other
-fields of a ``TaskAttempt`` cover the cases in which that is wrong:
+``ti.max_tries`` show it. An automatic retry changes neither. A clear raises ``max_tries`` and, if the run had
+ended, also restarts the run. A run that was deleted and created again has another start. The other fields of
+a ``TaskAttempt`` cover the cases in which this is wrong:
 
 - a run that is put back to ``queued`` has another start, though nothing was cleared;
-- a task that is cleared after its ``retries`` were lowered may have the ``max_tries`` of before;
+- a task that is cleared after its ``retries`` were lowered may keep its previous ``max_tries``;
 - a task that is cleared while it runs keeps its ``max_tries`` if the executor reports the kill as a failure.
 
-The last one is recognised if the kill has cancelled the flow. If the process died before it could do so,
-a clear looks like a retry. Airflow 3.1 counts only the clears of runs that had ended, so there the last two
-look like retries as well.
+The last case is recognised if the kill has cancelled the flow. If the process died before it could cancel the
+flow, a clear looks like a retry. Airflow 3.1 counts only the clears of runs that had ended, so there the last
+two cases look like retries as well.
 
-``Note`` is what the task keeps with its flow: what it has shown, and what it has restarted itself. All but
-``runs_before`` is pure: no Airflow, no server.
+A ``Note`` is stored with the flow: which end the task has shown, and what it has restarted itself. Everything
+except ``runs_before`` is pure: no Airflow, no server.
 """
 
 from __future__ import annotations
@@ -46,17 +47,18 @@ _COMPLETE: Final = frozenset({"start", "max_tries", "run_after", "clears", "retr
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt(Attempt):
-    """One try of a task, as far as it distinguishes a retry from a clear.
+    """One try of a task, with the fields that distinguish a retry from a clear.
 
     Attributes:
-        dag_task: The task in its DAG run: the flow id that is derived from it.
-        number: The try number; it never falls within a DAG run.
-        start: When the DAG run began, as text that sorts by time.
+        dag_task: The flow id that is derived from the task and its DAG run.
+        number: The try number; it never decreases within a DAG run.
+        start: When the DAG run started, as text that sorts by time.
         max_tries: Airflow's last try number for this run of the task.
-        run_after, clears, retries: Of the DAG run, of the DAG run, and of the task.
-        before: A fingerprint of the runs of the tasks before it; None: Airflow does not have it.
-        shows_end: The task shows how the flow ends; else only that it was submitted, and a clear runs all of
-            it unless a person has begun the current generation.
+        run_after, clears, retries: ``run_after`` and the number of clears of the DAG run; the task's
+            ``retries``.
+        before: A fingerprint of the runs of the upstream tasks; None: Airflow does not have it.
+        shows_end: The task ends as the flow does. Otherwise it ends when the flow is submitted, and a clear
+            runs the whole flow unless a person has started the current generation.
     """
 
     dag_task: str
@@ -96,17 +98,17 @@ class TaskAttempt(Attempt):
 
     @property
     def task(self) -> str:
-        """The task in its DAG run."""
+        """The identity of the task in its DAG run."""
         return self.dag_task
 
     @property
     def is_repeat(self) -> bool:
-        """Whether there was a try before."""
+        """Whether there was an earlier try."""
         return self.number > 1
 
     @property
     def request(self) -> str:
-        """The token of this run of the task: the same for an automatic retry, another one for a clear."""
+        """The token of this run of the task: unchanged by an automatic retry, new after a clear."""
         return f"airflow:{self.task}/{self.start}/{self.max_tries}"
 
     @property
@@ -115,9 +117,9 @@ class TaskAttempt(Attempt):
         return f"{self.request}/{self.number}"
 
     def label(self, *, is_owned: bool = False, group: str | None = None) -> dict[str, str]:
-        """What a flow keeps of the attempt that begins it.
+        """The labels of a flow that this attempt begins.
 
-        ``is_owned``: the flow ends with the task; ``group``: of the task group whose flow it is.
+        ``is_owned``: the flow ends with the task. ``group``: the id of the task group whose flow it is.
         """
         known = {name: getattr(self, name) for name in sorted(_COMPLETE)} | ({"owned": 1} if is_owned else {})
         known |= {} if group is None else {"group": 1}
@@ -125,16 +127,16 @@ class TaskAttempt(Attempt):
         return {ATTEMPT_LABEL: json.dumps(known, separators=(",", ":"))}
 
     def origin(self, status: FlowStatus) -> Origin | None:
-        """The try that began a generation; its detail is a ``Began``."""
+        """The try that started a generation; its detail is a ``Began``."""
         found = began(status)
         return None if found is None else Origin(found.task, found)
 
     def is_overtaken_by(self, origin: Origin) -> bool:
-        """Whether another try of the task is a later one."""
+        """Whether another try of the task is later than this one."""
         return bool(origin.detail.order > (self.start, self.number))
 
     def continues(self, origin: Origin, begun: FlowStatus, current: FlowStatus) -> bool:  # noqa: ARG002
-        """Whether this try goes on with what the other one did: as its retry, or as a clear of a failure."""
+        """Whether this try continues the work of the other try: as its retry, or as a clear of a failure."""
         before: Began = origin.detail
         if _is_same(before, self, is_cancelled=current.state == "cancelled"):
             return True
@@ -142,17 +144,17 @@ class TaskAttempt(Attempt):
             return False
         is_other = (before.start, before.max_tries) != (self.start, self.max_tries)
         if is_other and current.note.startswith(f"{self.request} "):
-            return True  # a retry of a clear that went on with it, and has noted that
+            return True  # a retry of a clear that continued it, and has noted that
         return (_has_more if self.shows_end else _is_by_hand)(current)
 
     def note(self, status: FlowStatus, *, is_shown: bool) -> str | None:
-        """What the task keeps with a generation, if it is one that the task has begun or goes on with."""
+        """The text to store with a generation, if the task has started or continues that generation."""
         if is_shown and ((one := began(status)) is None or one.task != self.task):
             return None
         return Note(self.request, status.times_reopened, self.number, is_shown=is_shown).text
 
     def is_replaced_in(self, status: FlowStatus) -> bool:
-        """Whether a later try of the task waits for a generation: this one was given up."""
+        """Whether a later try of the task waits for a generation: then this try is obsolete."""
         note = Note.of(status)
         return (
             note is not None
@@ -163,7 +165,7 @@ class TaskAttempt(Attempt):
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The try that began a generation, by its labels: they stay when it is restarted by hand."""
+    """The try that started a generation, by its labels: they stay when it is restarted by hand."""
 
     task: str
     number: int
@@ -179,13 +181,14 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a task keeps with a generation of its flow; see ``Flow.note``.
+    """What a task stores with a generation of its flow; see ``Flow.note``.
 
     Attributes:
-        request: Of the try that wrote it.
-        runs: How often the generation had begun again by then: more, and another client has done it since.
+        request: The token of the try that wrote it.
+        runs: How often the generation had been reopened by then; if the count is higher now, another client
+            has reopened it.
         number: The number of that try.
-        is_shown: The task has succeeded with it.
+        is_shown: The task has succeeded with this generation.
     """
 
     request: str
@@ -195,12 +198,12 @@ class Note:
 
     @property
     def text(self) -> str:
-        """As it is stored."""
+        """The text that is stored."""
         return f"{self.request} {self.runs} try {self.number}{' shown' if self.is_shown else ''}"
 
     @classmethod
     def of(cls, status: FlowStatus) -> Self | None:
-        """The note of a generation; that of the task that began it where it has none; None: a person did."""
+        """The note of a generation, or that of the task that started it; None if a person started it."""
         if found := _NOTE.fullmatch(status.note):
             number = int(found["number"] or 0)
             return cls(found["request"], int(found["runs"]), number, is_shown=found["shown"] is not None)
@@ -214,7 +217,7 @@ _STATE: Final = re.compile(r"\(state: (\w+)\)")
 
 
 def began(status: FlowStatus) -> Began | None:
-    """The try that began a generation; None if that was not an Airflow task."""
+    """The try that started a generation; None if it was not an Airflow task."""
     labels, seen = status.labels, _seen(status.labels.get(ATTEMPT_LABEL, ""))
     start, last = seen.get("start"), seen.get("max_tries")
     is_whole = seen.keys() >= _COMPLETE and isinstance(start, str) and isinstance(last, int)
@@ -230,7 +233,7 @@ def began(status: FlowStatus) -> Began | None:
 
 
 def begun_by(status: FlowStatus) -> str:
-    """Who began a generation, for a log."""
+    """Who started a generation, for a log."""
     labels = status.labels
     if began(status) is None:
         return "another client"
@@ -238,16 +241,16 @@ def begun_by(status: FlowStatus) -> str:
 
 
 def _is_new_run(before: Began, now: TaskAttempt) -> bool:
-    """Whether nothing of a generation may be kept: another DAG run, or tasks before it have run again."""
+    """Whether no result of a generation may be reused: a new DAG run, or upstream tasks have run again."""
     if before.seen.get("before", "") != now.before:
         return True
     return before.start != now.start and before.number >= now.number
 
 
 def _has_more(status: FlowStatus) -> bool:
-    """Whether a generation that a cleared task shows has something else to show, or to run."""
+    """Whether a generation that a cleared task has shown has a new end to show, or nodes to run."""
     note = Note.of(status)
-    if note is None or status.times_reopened > note.runs:  # set going by hand since
+    if note is None or status.times_reopened > note.runs:  # reopened by hand since then
         return True
     if status.state == "completed":
         return not note.is_shown
@@ -261,7 +264,7 @@ def _is_by_hand(status: FlowStatus) -> bool:
 
 
 def is_taken_over(task: str, generation: int, history: Sequence[FlowStatus]) -> bool:
-    """Whether a later attempt of a task has begun a generation after the one that is watched for it."""
+    """Whether a later attempt of a task has started a generation after the watched one."""
     own = [
         (status.generation, one.order) for status in history if (one := began(status)) and one.task == task
     ]
@@ -270,7 +273,7 @@ def is_taken_over(task: str, generation: int, history: Sequence[FlowStatus]) -> 
 
 
 def _is_same(before: Began, now: TaskAttempt, *, is_cancelled: bool) -> bool:
-    """Whether an attempt is a retry of the run of the task in which the other one began a generation."""
+    """Whether an attempt is a retry of the run of the task in which the other one started a generation."""
     has_cleared = before.seen["clears"] != now.clears
     if before.max_tries != now.max_tries:
         return False
@@ -297,15 +300,15 @@ def _time(at: datetime | None) -> str:
 
 
 def flow_id_for(dag_id: str, task_id: str, run_id: str, map_index: int = -1) -> str:
-    """The id of the flow of one task in one DAG run: 35 characters, the same on every try.
+    """Derive the id of the flow of one task in one DAG run: 35 characters, the same on every try.
 
-    Try numbers are left out on purpose: a retry finds the flow of the previous try, and attaches to it or
+    The try number is not part of the id: a retry finds the flow of the previous try, and attaches to it or
     repairs it.
 
     Args:
-        dag_id: The DAG.
-        task_id: The task, with its groups.
-        run_id: The DAG run.
+        dag_id: The id of the DAG.
+        task_id: The id of the task, with the ids of its groups.
+        run_id: The id of the DAG run.
         map_index: The index of a mapped task; -1 for a task that is not mapped.
     """
     return derived_id("af", dag_id, run_id, task_id, str(map_index))
@@ -317,7 +320,7 @@ LENGTH: Final = 12
 def runs_before(ti: RuntimeTaskInstanceProtocol, task_ids: Collection[str]) -> str | None:
     """A fingerprint of the last runs of these tasks in the DAG run of a task; '' if there are none.
 
-    Another run of a task has another duration, to the microsecond (with SQLite, to the millisecond). None:
+    Each run of a task has its own duration, to the microsecond (with SQLite, to the millisecond). None:
     unknown, as before Airflow 3.2.
     """
     if not task_ids:

@@ -1,11 +1,11 @@
-"""Callbacks of the user about a flow: submitted, progress, end.
+"""User callbacks for the events of a flow: submitted, progress, end.
 
 They are named by import path, because the triggerer calls them too and does not have the DAG. For the end of
-the task use Airflow's own ``on_failure_callback`` and its like: their ``context["exception"]`` is a
+the task, use Airflow's own callbacks such as ``on_failure_callback``: their ``context["exception"]`` is a
 ``GlideMQFlowFailed`` with ``flow_id`` and ``failed``.
 
-A triggerer calls each in a thread of its own that it does not wait for at its end. The threads of
-``asyncio.to_thread`` are few, and all triggers share them: some that hang would stop the triggerer.
+A triggerer calls each in a separate daemon thread. The threads of ``asyncio.to_thread`` are few, and all
+triggers share them: a few hanging callbacks would block the triggerer.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 Kind = Literal["submitted", "progress", "end"]
 CALLBACK_TIMEOUT: Final = timedelta(seconds=30)
 USER_ERRORS: Final = (Exception, SystemExit)
-"""What user code may raise without harm; an ``exit`` in it would end a whole triggerer."""
+"""Errors of user code that are caught; an uncaught ``SystemExit`` would end the whole triggerer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowEvent:
-    """What a callback gets.
+    """The argument of a callback.
 
     Attributes:
         dag_id, task_id, run_id, map_index, try_number: The task that waits for it.
         state: ``running``, ``completed``, ``failed`` or ``cancelled``.
-        completed, total: Nodes.
-        reason: Why it was cancelled; else empty.
-        failed: The names of the nodes that did not complete, causes first; of a flow that has ended.
+        completed, total: The number of completed nodes, and of all nodes.
+        reason: Why the flow was cancelled; otherwise empty.
+        failed: The names of the nodes that did not complete, causes first; empty until the flow has ended.
     """
 
     dag_id: str
@@ -63,15 +63,16 @@ class FlowEvent:
 
 
 class GlideMQFlowCallback:
-    """The base of callbacks: override what you need. Methods may also be ``async``.
+    """Base class of callbacks: override the methods that you need. Methods may also be ``async``.
 
-    A method that raises, or takes more than 30 seconds, is logged and changes nothing. Each
-    try of a task calls it for what that try sees: after a process has died, an event may come again.
+    A method that raises, or takes more than 30 seconds, is logged and does not affect the task. Each try of a
+    task calls the methods for the events that it sees: after a process has died, an event may be reported
+    again.
     """
 
     @staticmethod
     def on_submitted(event: FlowEvent) -> Any:
-        """The task has submitted the flow, or has joined it. Called in a worker of Airflow."""
+        """The task has submitted the flow, or has joined it. Called in an Airflow worker."""
 
     @staticmethod
     def on_progress(event: FlowEvent) -> Any:
@@ -79,14 +80,14 @@ class GlideMQFlowCallback:
 
     @staticmethod
     def on_end(event: FlowEvent) -> Any:
-        """The flow has ended, and the task will. Called in a worker of Airflow; not if the task is killed."""
+        """The flow has ended, and the task is about to. Called in an Airflow worker; not after a kill."""
 
 
 def check_callbacks(paths: object) -> None:
-    """Refuse what names no callbacks, while the DAG is parsed; imports nothing.
+    """Refuse values that name no callbacks, while the DAG is parsed; imports nothing.
 
     Raises:
-        TypeError: It is no list of names.
+        TypeError: The value is not a list of names.
         ConfigurationError: One of them is not ``package.module:Class``.
     """
     if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
@@ -118,7 +119,7 @@ def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowE
 
 
 def call_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
-    """Call the callbacks, in a worker of Airflow; never fails."""
+    """Call the callbacks in an Airflow worker; never fails."""
     for path in paths:
         try:
             _briefly(partial(_run, path, kind, event))
@@ -133,10 +134,10 @@ def _run(path: str, kind: Kind, event: FlowEvent) -> None:
 
 
 def _briefly(call: Callable[[], None]) -> None:
-    """Make a call in a separate thread, and wait for a limited time: the lease is not renewed.
+    """Make a call in a separate thread, and wait for a limited time, as nothing renews the lease meanwhile.
 
     Raises:
-        TimeoutError: It has not returned; it goes on.
+        TimeoutError: The call has not returned in time; its thread continues.
         BaseException: What the call raises.
     """
     raised: list[BaseException] = []
@@ -160,7 +161,7 @@ def _briefly(call: Callable[[], None]) -> None:
 
 
 async def acall_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
-    """Call the callbacks in a triggerer, those that are not ``async`` in separate threads; never fails."""
+    """Call the callbacks in a triggerer, synchronous callbacks in separate threads; never fails."""
     for path in paths:
         try:
             async with asyncio.timeout(CALLBACK_TIMEOUT.total_seconds()):
@@ -172,7 +173,7 @@ async def acall_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, lo
 
 
 class _NotCallable(Exception):
-    """There is no such callback here."""
+    """The callback cannot be imported here."""
 
 
 def _call(path: str, kind: Kind, event: FlowEvent) -> Any:
@@ -198,10 +199,10 @@ _running: Final[set[threading.Thread]] = set()
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:
-    """Call a function in a separate thread. If it is no longer awaited, it continues and does no harm.
+    """Call a function in a separate thread. If the caller is cancelled, the function continues harmlessly.
 
     Raises:
-        RuntimeError: Too many have not returned yet; it was not called.
+        RuntimeError: Too many calls have not returned yet; the function was not called.
         BaseException: What the function raises.
     """
     if len(_running) >= MAX_THREADS:

@@ -1,4 +1,4 @@
-"""Conditions of a queue. No server, no Airflow."""
+"""Conditions on a queue. No server, no Airflow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LEFT: Final = (*WAITING, "delayed", "active", "suspended")
 class QueueState:
     """A queue as it was read.
 
-    ``workers``: how many are alive. ``handlers``: the jobs that they can run; None if one of them does not
-    list them, as workers in Node.
+    ``workers``: how many workers are alive. ``handlers``: the jobs that they can run; None if a worker does
+    not list its handlers, as Node workers do not.
     """
 
     counts: Mapping[str, int]
@@ -31,7 +31,7 @@ class QueueState:
 
     @classmethod
     def of(cls, counts: Mapping[JobState, int], is_paused: bool, workers: Sequence[WorkerInfo]) -> QueueState:  # noqa: FBT001
-        """From what a client of the queue reads."""
+        """The state from the values that a queue client reads."""
         lists = [worker.handlers for worker in workers]
         handlers = {name for names in lists for name in names or ()}
         known = None if None in lists else frozenset(handlers)
@@ -50,17 +50,18 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class QueueCondition:
-    """A condition that a queue fulfils or not: ``condition``, or how many jobs it has in some states.
+    """A condition on a queue: a named ``condition``, or how many jobs are in certain states.
 
     Attributes:
-        condition: ``empty`` (no job waits for a worker), ``idle`` (nor runs, nor is delayed or suspended),
-            ``paused``, ``resumed`` (not paused), ``served`` (a worker is alive, with handlers for ``jobs``).
-        at_least, at_most: How many jobs are in ``states`` together.
+        condition: ``empty`` (no job waits for a worker), ``idle`` (empty, and no job is active, delayed or
+            suspended), ``paused``, ``resumed`` (not paused), ``served`` (live workers have handlers for
+            ``jobs``).
+        at_least, at_most: Bounds for the total number of jobs in ``states``.
         states: Which states are counted.
         jobs: Job names, for ``served``.
 
     Raises:
-        ValueError, TypeError: It is empty, or contradicts itself.
+        ValueError, TypeError: The condition is empty, or contradicts itself.
     """
 
     condition: str | None = None
@@ -70,7 +71,7 @@ class QueueCondition:
     jobs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be right."""
+        """Refuse invalid values."""
         if (self.condition is not None) == ((self.at_least, self.at_most) != (None, None)):
             raise ValueError("give either a condition, or at_least or at_most or both")
         if self.condition is not None:
@@ -103,7 +104,7 @@ class QueueCondition:
             raise ValueError(f"states must be of {', '.join(COUNTED)}, got {given}")
 
     def is_met(self, state: QueueState) -> bool:
-        """Whether the queue fulfils it."""
+        """Whether the queue meets the condition."""
         match self.condition:
             case "empty":
                 return not _count(state, WAITING)

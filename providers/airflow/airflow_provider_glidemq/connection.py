@@ -22,7 +22,7 @@ URL: Final = "the URL in host"
 _PLAIN: Final = re.compile(r"[^@/?#\\\s,]+(\s*,\s*[^@/?#\\\s,]+)*")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SENTINEL: Final = "+sentinel"
-# Those that the settings have beside their URL.
+# The fields of the settings that are not part of their URL.
 _BESIDE_URL: Final = (
     "prefix", "connect_timeout", "socket_timeout", "user", "password", "ca", "cert", "key", "verify",
     "sentinel_user", "sentinel_password", "confirm", "confirm_timeout",
@@ -30,13 +30,13 @@ _BESIDE_URL: Final = (
 
 
 class Stated:
-    """What a connection states, and in which of its fields. Two fields that state the same must agree."""
+    """The settings that a connection states, and in which field. Two fields for one setting must agree."""
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[Any, str]] = {}
 
     def add(self, name: str, value: Any, where: str) -> None:
-        """Take a value; None states nothing.
+        """Add a value; None is ignored.
 
         Raises:
             ConfigurationError: Another field states another value.
@@ -52,7 +52,7 @@ class Stated:
         return self._values[name][0] if name in self._values else default
 
     def where(self, name: str) -> str:
-        """The field that stated it first, for errors."""
+        """The first field that stated the setting, for errors."""
         field = self._values[name][1]
         return f"{name} in {field}" if field == URL else field
 
@@ -62,11 +62,11 @@ class Stated:
 
 
 def settings_from(connection: Connection) -> ConnectionSettings:
-    """Settings from a connection, whether it was defined by form, JSON or URI.
+    """Settings from a connection, whether it is defined by form, JSON or URI.
 
     Raises:
-        ConfigurationError: A field is not valid or unknown, or two contradict each other. The message names
-            the connection and the field, and has no secret.
+        ConfigurationError: A field is invalid or unknown, or two fields contradict each other. The message
+            names the connection and the field, and contains no secret.
     """
     with _named(connection):
         return _settings(connection)
@@ -74,7 +74,7 @@ def settings_from(connection: Connection) -> ConnectionSettings:
 
 @contextmanager
 def _named(connection: Connection) -> Iterator[None]:
-    """Name the connection in the errors of a block."""
+    """Add the name of the connection to the errors of a block."""
     try:
         yield
     except ConfigurationError as exc:
@@ -85,7 +85,7 @@ def dashboard_urls(connection: Connection) -> str:
     """The extra ``dashboard_url``; empty without it.
 
     Raises:
-        ConfigurationError: An extra is not valid or unknown.
+        ConfigurationError: An extra is invalid or unknown.
     """
     with _named(connection):
         _check_texts(connection)
@@ -119,7 +119,7 @@ def _settings(connection: Connection) -> ConnectionSettings:
 
 
 def _check_texts(connection: Connection) -> None:
-    """JSON may hold what is no text, or cannot be sent as one."""
+    """Refuse values that are not text, or cannot be encoded: JSON allows both."""
     for name in ("host", "login", "password", "schema", "extra"):
         value = getattr(connection, name) or ""
         if not isinstance(value, str) or _SURROGATE.search(value):
@@ -127,7 +127,7 @@ def _check_texts(connection: Connection) -> None:
 
 
 def _port_of(connection: Connection) -> int | None:
-    """The field port, which code may fill with a text."""
+    """The field ``port``, which code may set to a string."""
     if connection.port is None:
         return None
     text = str(connection.port).strip()
@@ -142,7 +142,7 @@ def _is_sentinel(host: str, stated: Stated) -> bool:
 
 
 def _state_schema(schema: str, stated: Stated, *, is_sentinel: bool) -> None:
-    """The field schema is the path of a URI: a database, behind sentinels also their service before it."""
+    """Read ``schema``, the path of a URI: DATABASE; with sentinels SERVICE or SERVICE/DATABASE."""
     if "@" in schema:
         raise ConfigurationError("schema (the path of a URI) has an @: write / in a password as %2F")
     parts = [part for part in schema.split("/") if part.strip()]
@@ -188,7 +188,7 @@ def _state_hosts(hosts: str, port: int | None, stated: Stated) -> None:
 
 
 def _with_port(hosts: str, port: int, *, is_default: bool = False) -> str:
-    """The hosts, with this port where they have none of their own."""
+    """The hosts, with this port added where a host has none."""
     texts = [text.strip() for text in hosts.split(",")]
     texts = [f"[{text}]" if text.count(":") > 1 and "[" not in text else text for text in texts]  # IPv6
     have = [":" in text.rpartition("]")[2] for text in texts]
@@ -234,7 +234,7 @@ def _check_tls(stated: Stated) -> None:
 
 
 def _url(stated: Stated) -> str:
-    """A URL without user, password and query: those are given beside it."""
+    """A URL without user, password and query, which are passed separately."""
     kind: Kind = stated.get("kind", "single")
     places: tuple[Endpoint, ...] = stated.get("places")
     db = stated.get("db", 0)

@@ -1,4 +1,4 @@
-"""Flows and jobs as operators get them: read from files, and checked as far as possible before rendering."""
+"""The flows and jobs of operators: read from files, and checked as far as possible before rendering."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REQUIRED: Final = frozenset({"name", "queue", "job", "key", "model"})
 
 
 class FlowText(str):
-    """The text of a flow file that is a flow only after rendering; ``path`` is its place."""
+    """The text of a flow file that must be rendered before it is parsed; ``path`` is its location."""
 
     __slots__ = ("path",)
 
@@ -30,22 +30,22 @@ class FlowText(str):
 
     @classmethod
     def of(cls, text: str, path: str) -> FlowText:
-        """Make one."""
+        """Make a text with its path."""
         made = cls(text)
         made.path = path
         return made
 
 
 def is_file(flow: object) -> bool:
-    """Whether it is the name of a flow file."""
+    """Whether the value is the name of a flow file."""
     return isinstance(flow, str) and not isinstance(flow, FlowText) and flow.endswith(FLOW_FILES)
 
 
 def find_file(name: str, folders: Iterable[str | Path]) -> Path:
-    """The place of a flow file: the first of the folders that has it.
+    """Find a flow file in the first of the folders that has it.
 
     Raises:
-        ConfigurationError: None has it.
+        ConfigurationError: No folder has it.
     """
     places = [Path(folder) / name for folder in folders]
     for place in places:
@@ -56,7 +56,7 @@ def find_file(name: str, folders: Iterable[str | Path]) -> Path:
 
 
 def read_file(place: Path, marks: Collection[str] = MARKS) -> dict[str, Any] | FlowText:
-    """The object in a flow file, or its text where it has templates and is neither YAML nor JSON yet.
+    """The object in a flow file, or its text if the file has templates and cannot be parsed before rendering.
 
     Raises:
         ConfigurationError, InvalidFlow: As ``FlowSpec.from_file``.
@@ -77,7 +77,7 @@ def object_of(text: FlowText) -> dict[str, Any]:
     """The object in a rendered text.
 
     Raises:
-        InvalidFlow: There is none.
+        InvalidFlow: The text contains no object.
     """
     with importing():
         from glidemq_orchestrate.flows.forms.reader import object_in  # noqa: PLC0415  only for files
@@ -86,13 +86,13 @@ def object_of(text: FlowText) -> dict[str, Any]:
 
 
 def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
-    """Refuse a description that cannot become a flow, with any values of its templates. Opens no file.
+    """Refuse a description that cannot become a flow, whatever its templates render to. Opens no file.
 
-    A flow of more than 5,000 nodes is left to ``submit``: DAG files are parsed again and again.
+    A flow of more than 5,000 nodes is only checked by ``submit``: DAG files are parsed often.
 
     Raises:
         InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would refuse it.
-        TypeError: It is of no type that describes a flow.
+        TypeError: No value of this type describes a flow.
     """
     if isinstance(flow, FlowText) or is_unknown(flow, marks):
         return
@@ -110,11 +110,11 @@ def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
 def check_job(
     parts: Mapping[str, Any], options: object, retention: object, marks: Collection[str] = MARKS
 ) -> None:
-    """Refuse a job that cannot run with any values of its templates.
+    """Refuse a job that cannot run, whatever its templates render to.
 
     Raises:
         InvalidFlow, InvalidJob, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would.
-        TypeError: The options are of no type that describes options.
+        TypeError: The options are neither ``JobOptions`` nor a dict.
     """
     names = TemplateNames()
     known = {name: names.of(part) if is_unknown(part, marks) else part for name, part in parts.items()}
@@ -127,16 +127,16 @@ def check_job(
 
 
 def job_spec(parts: Mapping[str, Any], options: object, retention: object) -> FlowSpec:
-    """A job as a flow of one node.
+    """A job as a flow with one node.
 
     Args:
-        parts: Its queue, job and data, and the name of the node: that of the job if there is none.
+        parts: The queue, job and data, and the name of the node; by default the name of the job.
         options: ``JobOptions``, a dict of them, or None.
-        retention: A duration, seconds or None.
+        retention: A duration, a number of seconds, or None.
 
     Raises:
-        InvalidFlow, InvalidJob: A dict of options is not valid.
-        TypeError: The options are of no type that describes options, or the retention is no duration.
+        InvalidFlow, InvalidJob: A dict of options is invalid.
+        TypeError: The options are neither ``JobOptions`` nor a dict, or the retention is not a duration.
     """
     if isinstance(retention, int | float) and not isinstance(retention, bool):
         retention = timedelta(seconds=retention)
@@ -171,10 +171,10 @@ def _check_spec(spec: FlowSpec, marks: Collection[str]) -> None:
 
 
 def check_labels(spec: FlowSpec) -> None:
-    """Refuse more labels than there is room for beside those of the operator.
+    """Refuse more labels than fit beside the labels of the operator.
 
     Raises:
-        InvalidFlow: There are more than 24.
+        InvalidFlow: The flow has more than 24 labels.
     """
     if isinstance(spec.labels, Mapping) and len(spec.labels) > USER_LABELS:
         raise InvalidFlow(
@@ -192,7 +192,7 @@ def _check_flow(spec: FlowSpec) -> None:
 
 
 def _without_templates(spec: FlowSpec, names: TemplateNames, marks: Collection[str]) -> FlowSpec:
-    """The specification with stand-ins for names that are templates; itself if there are none."""
+    """The specification with stand-ins for names that are templates; the same object if there are none."""
 
     def plain(text: Any) -> Any:
         return names.of(text) if is_unknown(text, marks) else text
@@ -231,7 +231,7 @@ def _plain_dependency(name: Any, plain: Any) -> Any:
 def _known_after(
     node: FlowNode, known: Collection[str], names: TemplateNames, *, any_unknown: bool
 ) -> FlowNode:
-    """Without dependencies that may be nodes whose names are templates."""
+    """The dependencies, without those that may be nodes whose names are templates."""
     if isinstance(node.after, str) or not (any_unknown or any(name in names for name in node.after)):
         return node
     sure = [name for name in node.after if name in known or not (any_unknown or name in names)]
@@ -255,7 +255,7 @@ def _check_wire(wire: Mapping[str, Any], marks: Collection[str]) -> None:
 
 
 def _known(value: Any, field: str, names: TemplateNames, marks: Collection[str]) -> Any:
-    """What is known of a flow file: stand-ins for names, and without fields that may be left out."""
+    """The known part of a flow file: with stand-ins for names, without optional fields that are templates."""
     if isinstance(value, Mapping):
         found = {}
         for key, part in value.items():

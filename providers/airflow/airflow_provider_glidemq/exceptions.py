@@ -1,4 +1,4 @@
-"""Exceptions of the provider, and the errors of the core that a retry of the task cannot fix."""
+"""The provider's exceptions, and the errors of the core that a retry of the task cannot fix."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ SHOWN_SIZES: Final = 3
 _PASSING: Final = (FlowNotFound, Superseded)
 
 
-RESTART_ADVICE: Final = "To run all of it again: glidemq flow restart {0}, then clear this task."
+RESTART_ADVICE: Final = "To run the whole flow again: glidemq flow restart {0}, then clear this task."
 
 
 def again(flow_id: str) -> str:
-    """How a user runs a flow again whose task has failed."""
+    """Advice on how to run a flow again after its task has failed."""
     return (
-        "When the cause is mended, clear this task: what did not complete runs again, and what follows it. "
-        + RESTART_ADVICE.format(flow_id)
+        "Once the cause is fixed, clear this task: the nodes that did not complete, and those after "
+        "them, run again. " + RESTART_ADVICE.format(flow_id)
     )
 
 
 def again_in_group(flow_id: str) -> str:
-    """How a user runs a task of a group again that has failed."""
+    """Advice on how to run a failed task of a group again."""
     return (
-        "When the cause is mended, clear this task and those after it: what failed of it runs again, and "
-        "what follows it. To run all of the group again: "
+        "Once the cause is fixed, clear this task and those after it: its failed nodes, and the nodes after "
+        "them, run again. To run the whole group again: "
         f"glidemq flow restart {flow_id}, then clear all its tasks."
     )
 
 
 class GlideMQException(AirflowException):
-    """Base of the exceptions of the provider; Airflow applies the retries of the task."""
+    """Base class of the provider's exceptions; Airflow applies the retries of the task."""
 
 
 class GlideMQFlowFailed(GlideMQException):
     """The flow failed. ``failed`` lists the nodes that did not complete, causes first.
 
-    The message ends with ``advice``: how to run again what failed, or all of it.
+    The message ends with ``advice``: how to run the failed nodes again, or the whole flow.
     """
 
     def __init__(self, flow_id: str, failed: Sequence[FailedNode], advice: str = "") -> None:
@@ -55,7 +55,7 @@ class GlideMQFlowFailed(GlideMQException):
 
 
 class GlideMQJobFailed(GlideMQException):
-    """The job of a sensor failed; ``reason`` is why."""
+    """The job of a sensor failed, for the given ``reason``."""
 
     def __init__(self, queue: str, job_id: str, reason: str) -> None:
         self.queue, self.job_id, self.reason = queue, job_id, reason
@@ -63,7 +63,7 @@ class GlideMQJobFailed(GlideMQException):
 
 
 class GlideMQFlowCancelled(GlideMQException):
-    """The flow was cancelled; ``reason`` is the reason that was given."""
+    """The flow was cancelled, for the given ``reason``."""
 
     def __init__(self, flow_id: str, reason: str, advice: str = "") -> None:
         self.flow_id, self.reason = flow_id, reason
@@ -71,7 +71,7 @@ class GlideMQFlowCancelled(GlideMQException):
 
 
 class GlideMQFlowTimeout(GlideMQException):
-    """The flow had not ended at the task's ``execution_timeout``; it was cancelled if ``cancel_on_kill``."""
+    """The flow did not end within the task's ``execution_timeout``; cancelled if ``cancel_on_kill``."""
 
     def __init__(self, flow_id: str, progress: str, advice: str = "") -> None:
         self.flow_id = flow_id
@@ -81,7 +81,7 @@ class GlideMQFlowTimeout(GlideMQException):
 
 
 class GlideMQFlowSuperseded(GlideMQException):
-    """A later try of this task has restarted the flow. This try ends and leaves the flow alone."""
+    """A later try of this task has restarted the flow. This try ends and does not touch the flow."""
 
     def __init__(self, flow_id: str) -> None:
         self.flow_id = flow_id
@@ -91,9 +91,9 @@ class GlideMQFlowSuperseded(GlideMQException):
 
 
 class GlideMQNodeFailed(GlideMQException, AirflowFailException):
-    """A node of a flow failed that a task of a group shows; of an expanded task, one of its nodes.
+    """The node of a task in a task group failed, or one of the nodes of an expanded task.
 
-    No retry: its attempts were used up.
+    Airflow does not retry the task: the attempts of the node are used up.
     """
 
     def __init__(self, node: str, reason: str, advice: str = "") -> None:
@@ -102,9 +102,9 @@ class GlideMQNodeFailed(GlideMQException, AirflowFailException):
 
 
 class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
-    """The flow has completed, but its results are too large for XCom; nothing was pushed. No retry helps.
+    """The flow has completed, but its results are too large for XCom. Nothing is pushed; no retry helps.
 
-    ``sizes`` maps each node to the bytes of its result as JSON.
+    ``sizes`` maps each node to the size of its result in bytes of JSON.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  what the message contains
@@ -130,12 +130,12 @@ class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Turn errors of the core into Airflow's: those that a retry cannot fix fail the task for good.
+    """Turn errors of the core into Airflow's: those that a retry cannot fix fail the task without a retry.
 
     Raises:
         GlideMQException: The same call may succeed later.
-        GlideMQFlowSuperseded: A later try of the task has begun the flow.
-        AirflowFailException: It cannot: the flow, the connection or the code must be changed first.
+        GlideMQFlowSuperseded: A later try of the task has restarted the flow.
+        AirflowFailException: No retry helps: the flow, the connection or the code must be changed first.
     """
     try:
         yield

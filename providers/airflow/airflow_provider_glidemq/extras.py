@@ -1,4 +1,4 @@
-"""The extras of a connection: which there are, and how their values are read. Imports no Airflow."""
+"""The extras of a connection: their names, and how their values are read. Does not import Airflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NESTED: Final = "__extra__"
 KINDS: Final = get_args(Kind)
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("0", "false", "no", "off", "none")
-# What other clients call it, and where it belongs here.
+# Names that other clients use, and the field or extra to use here.
 _ELSEWHERE: Final = {
     "host": "the field host", "port": "the field port", "url": "the field host", "hosts": "the field host",
     "user": "the field login", "username": "the field login", "login": "the field login",
@@ -30,7 +30,7 @@ _ELSEWHERE: Final = {
 
 
 class Extra(NamedTuple):
-    """One extra with a value: its name, the name by which it was given, and the value that was read."""
+    """One extra with a value: its name, the name that was given, and the parsed value."""
 
     name: str
     given: str
@@ -38,7 +38,7 @@ class Extra(NamedTuple):
 
 
 def read_extras(text: str | None) -> list[Extra]:
-    """Read the field ``extra``. What is empty or null is not given.
+    """Read the field ``extra``. Empty and null values are ignored.
 
     Raises:
         ConfigurationError: It is not a JSON object, or an extra is unknown or has a wrong value.
@@ -71,7 +71,7 @@ def _given(text: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; JSON itself would let the last of two values win."""
+    """A JSON object without contradictory keys: ``json`` keeps the last of two values."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if found.setdefault(name, value) != value:
@@ -88,7 +88,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _may_be_torn(given: list[tuple[str, Any]]) -> bool:
-    """Whether the extras may be the end of a password with a ``?`` in a URI, followed by @ and the host."""
+    """Whether the extras may be the rest of a password with a ``?`` in a URI, followed by @ and the host."""
     return any("@" in f"{name}{value}" for name, value in given if _known_by(name) != "sentinel_password")
 
 
@@ -114,7 +114,7 @@ def _read(known: str, name: str, value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Airflow may have made a number of digits in a URI."""
+    """Text; Airflow may have turned digits in a URI into a number."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise TypeError
     str(value).encode()  # lone surrogates cannot be sent

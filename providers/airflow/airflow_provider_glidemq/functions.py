@@ -1,14 +1,14 @@
-"""Functions that run on a glide-mq worker: how a job names one, and which cannot be named.
+"""Functions that run on a glide-mq worker: how a job names a function, and which it cannot name.
 
-A job holds ``module:function`` and the arguments by name, as JSON; nothing is pickled, no source text is
-sent. The worker imports the module, from its own disk, if it was started with a package that contains it:
+A job holds ``module:function`` and the arguments by name, as JSON. Nothing is pickled, and no source text is
+sent. The worker imports the module from its own disk, if ``--allow-import`` names a package that contains it:
 ``glidemq worker --app glidemq_orchestrate.python --allow-import etl --queue etl`` serves ``python`` jobs,
-``--app glidemq_orchestrate.spark`` those of Spark steps. So a function may stand in a DAG file, if the folder
-of DAGs is on the worker's path and Airflow is installed there, or in any module that both can import. Airflow
-gives DAG files module names of its own; the name that the worker imports follows from the place of the file
-in ``sys.path``, which holds the root of each DAG bundle. Refused are functions that have no such name
-(lambdas, nested functions, methods), arguments without names, generators, and functions that want Airflow's
-context: the worker has none. The worker supplies ``ctx``, the job's ``Context``; for Spark ``spark, ctx``.
+``--app glidemq_orchestrate.spark`` serves Spark steps. So a function may be defined in any module that both
+can import. A DAG file is one if the DAG folder is on the worker's path and Airflow is installed there.
+Airflow loads DAG files under module names that no other process can import; the name for the worker follows
+from the location of the file in ``sys.path``, which holds the root of each DAG bundle. Functions without such
+a name (lambdas, nested functions, methods), arguments without names, generators, and functions that need
+Airflow's context are refused. The worker supplies ``ctx``, the job's ``Context``; for Spark ``spark, ctx``.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 
 @dataclass(frozen=True, slots=True)
 class NamedFunction:
-    """A function that a job can name; ``is_spark``: it is called as ``function(spark, ctx, **arguments)``."""
+    """A function that a job can name; with ``is_spark``, called as ``function(spark, ctx, **arguments)``."""
 
     function: Callable[..., Any]
     is_spark: bool = False
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, is_spark: bool = False) -> NamedFunction:
-        """Refuse a function that no worker could find or call; also while its DAG is parsed.
+        """Refuse a function that no worker could find or call. May be called while the DAG is parsed.
 
         Raises:
-            ConfigurationError: With the reason, and what to do instead.
+            ConfigurationError: The function is refused; the message has the reason, and what to do instead.
         """
         title = _title(function)
         if not inspect.isfunction(function):
@@ -69,7 +69,7 @@ class NamedFunction:
 
     @property
     def path(self) -> str:
-        """``module:function``, as a worker imports it.
+        """``module:function``, under which a worker imports it.
 
         Raises:
             ConfigurationError: Its file is in no folder of ``sys.path``, or has no name that can be imported.
@@ -78,7 +78,7 @@ class NamedFunction:
 
     @property
     def signature(self) -> inspect.Signature:
-        """What a caller gives: without what the worker supplies."""
+        """The parameters that a caller gives: without those that the worker supplies."""
         whole = inspect.signature(self.function)
         given = list(whole.parameters.values())[2 if self.is_spark else 0 :]
         return whole.replace(parameters=[one for one in given if self.is_spark or one.name != _CONTEXT])
@@ -110,19 +110,19 @@ class NamedFunction:
         Args:
             args: Arguments by position.
             kwargs: Arguments by name.
-            inputs: Results of dependencies that go into the arguments: ``{"node": name, "path": [...], "to":
-                [argument, ...]}`` each, see ``glidemq_orchestrate.worker.handlers.named_call``. Their places
-                must be there: let ``args`` and ``kwargs`` hold None where a result belongs.
+            inputs: Results of dependencies to insert into the arguments, each as ``{"node": name, "path":
+                [...], "to": [argument, ...]}``; see ``glidemq_orchestrate.worker.handlers.named_call``.
+                ``args`` and ``kwargs`` must hold None in these places.
 
         Raises:
             TypeError: The function does not take the arguments, or needs more.
-            ConfigurationError: It cannot be named.
+            ConfigurationError: A job cannot name the function.
         """
         data: dict[str, Any] = {"callable": self.path, "arguments": self.arguments(args, kwargs)}
         return {**data, "inputs": [dict(one) for one in inputs]} if inputs else data
 
     def stand_in(self) -> Callable[..., Any]:
-        """A function with the signature that callers see, for Airflow's own check of a call; never called."""
+        """A function with the signature that callers see, for Airflow's check of a call; never called."""
 
         def called(*_args: Any, **_kwargs: Any) -> None:
             raise AssertionError
@@ -132,10 +132,10 @@ class NamedFunction:
         return called
 
     def check_found(self) -> None:
-        """Refuse a function that is not what its name stands for; not while its module is being executed.
+        """Refuse a function whose name refers to another object. Not for use while its module is executed.
 
         Raises:
-            ConfigurationError: Under its name the module has something else, which the worker would run.
+            ConfigurationError: The name refers to another object in the module, which the worker would run.
         """
         found: Any = sys.modules.get(self.function.__module__)
         for part in self.function.__qualname__.split("."):
@@ -170,10 +170,10 @@ class NamedFunction:
             raise ConfigurationError(f"{title} needs Airflow's context ({min(asking)}){_NO_CONTEXT}")
 
     def check_context(self, args: Collection[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
-        """Refuse a call that leaves values of Airflow's context to be filled in.
+        """Refuse a call that leaves parameters to be filled from Airflow's context.
 
         Raises:
-            ConfigurationError: It names the parameters.
+            ConfigurationError: The call does; the message names the parameters.
             TypeError: The function does not take these arguments.
         """
         given = self.signature.bind_partial(*args, **(kwargs or {})).arguments
@@ -195,7 +195,7 @@ def _title(function: object) -> str:
 
 
 def _nameless(function: Any) -> str:
-    """Why it has no name under which a module could be searched for it; empty if it has one."""
+    """Why the function has no name at the top level of a module; empty if it has one."""
     if "<lambda>" in function.__qualname__:
         return "is a lambda"
     if "<locals>" in function.__qualname__:
@@ -204,7 +204,7 @@ def _nameless(function: Any) -> str:
 
 
 def _module_of(function: Any) -> str:
-    """The module under the name by which another process imports it."""
+    """The module name under which another process imports the function."""
     name: str = function.__module__
     module = sys.modules.get(name)
     if name == "__main__":
@@ -222,7 +222,7 @@ def _file_of(module: ModuleType | None, function: Any) -> Path:
 
 
 def _module_at(file: Path, title: str) -> str:
-    """The module in a file: its place below the nearest folder that Python searches."""
+    """The module name of a file: its path below the nearest folder of ``sys.path``."""
     folders = [Path(entry or ".").resolve() for entry in sys.path]
     near = [folder for folder in folders if folder.is_dir() and file.is_relative_to(folder)]
     if not near:

@@ -1,4 +1,4 @@
-"""What Airflow shows and registers of this distribution. Imports nothing: every Airflow process calls it."""
+"""The provider info that Airflow shows and registers. Imports nothing: every Airflow process calls it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _modules(kind: str, *names: str) -> list[dict[str, Any]]:
 
 
 def _fields() -> dict[str, Any]:
-    """The extras in the form, in its order. ``extras.EXTRAS`` reads them; a test compares the names."""
+    """The extras in the form, in order. ``extras.EXTRAS`` reads them; a test compares the names."""
     found = {}
     for name, kind, label, description in _FIELDS:
         schema = {"type": [kind, "null"], **_MORE.get(name, {})}
@@ -75,42 +75,47 @@ _FIELDS: Final = (
         "prefix",
         "string",
         "Key prefix",
-        "First part of every key, the same as the workers'; glide when empty.",
+        "First part of every key, as set for the workers; glide if empty.",
     ),
-    ("kind", "string", "Kind", "single when empty. Behind sentinels the hosts are those of the sentinels."),
+    ("kind", "string", "Kind", "single if empty. With sentinel, the hosts are those of the sentinels."),
     ("service", "string", "Service", "The name that the sentinels have for the primary."),
-    ("db", "integer", "Database", "0 when empty; a cluster has no other."),
+    ("db", "integer", "Database", "0 if empty; a cluster has only 0."),
     ("tls", "boolean", "TLS", "Encrypt the connections."),
-    ("ca", "string", "CA certificate file", "The certificates to trust; those of the system when empty."),
-    ("cert", "string", "Client certificate file", "Path on workers and triggerers, as of every file here."),
+    ("ca", "string", "CA certificate file", "The certificates to trust; those of the system if empty."),
+    ("cert", "string", "Client certificate file", "Path on workers and triggerers, like every file here."),
     ("key", "string", "Client key file", "When the key is not in the file of the certificate."),
     ("verify", "boolean", "Verify the server's certificate", "Off accepts any certificate: for tests only."),
     ("sentinel_user", "string", "Sentinels: ACL user", "Login and password above are those of the server."),
     ("sentinel_password", "string", "Sentinels: password", "Of the user at the sentinels."),
-    ("connect_timeout", "string", "Connect timeout", "For a connection: seconds, or 1m; 5 when empty."),
+    (
+        "connect_timeout",
+        "string",
+        "Connect timeout",
+        "How long to wait for a connection: seconds, or 1m; 5 if empty.",
+    ),
     (
         "socket_timeout",
         "string",
         "Reply timeout",
-        "For a reply: seconds, or 1m; 30 when empty.",
+        "How long to wait for a reply: seconds, or 1m; 30 if empty.",
     ),
     (
         "confirm",
         "string",
         "Confirm writes",
-        "disk, replicas:N or disk,replicas:N; nothing is awaited when empty.",
+        "Wait for disk, replicas:N or disk,replicas:N; not at all if empty.",
     ),
     (
         "confirm_timeout",
         "string",
         "Confirm timeout",
-        "For that: seconds, or 1m; 5 when empty.",
+        "How long to wait for it: seconds, or 1m; 5 if empty.",
     ),
     (
         "dashboard_url",
         "string",
         "Dashboard URL",
-        "Where links of tasks point: https://mq.example.com/flows/{flow_id}; also {queue} and {job_id}.",
+        "The target of task links: https://mq.example.com/flows/{flow_id}; also {queue} and {job_id}.",
     ),
 )
 # No default where a URL in the host may say otherwise: the form would store it beside the URL.

@@ -1,9 +1,9 @@
-"""From the tasks of a group to a flow, and from its nodes back to the tasks. Pure: no Airflow, no server.
+"""Converts the tasks of a group to a flow, and its nodes back to the tasks. Pure: no Airflow, no server.
 
-A task is a dict in the form of a node of a flow file: what Airflow renders and shows. An expanded one also
-has ``expand``: ``{"over": what, "into": "fields" | "arguments"}``, and ``"inputs"`` if it is expanded over
+A task is a dict in the form of a node of a flow file, which Airflow renders and shows. An expanded task also
+has ``expand``: ``{"over": list, "into": "fields" | "arguments"}``, and ``"inputs"`` if it is expanded over
 the results of other tasks. It becomes a node for each item, ``name[0]``, ``name[1]``, ...; a task that
-depends on it depends on all of them.
+depends on it depends on all these nodes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from glidemq_orchestrate.runs import UPSTREAM
 Task = Mapping[str, Any]
 
 LAUNCH: Final = "launch"
-"""The id, within a group, of the task that submits its flow."""
+"""The id, within its group, of the task that submits the flow."""
 XCOM_LAUNCHED: Final = "glidemq_group"
 """The XCom in which it stores the generation of the flow."""
 GROUP_LABEL: Final = "task_group"
-"""The label of a flow with the id of its group."""
+"""The label of a flow that holds the id of its group."""
 ALL: Final = "[*]"
-"""Behind the name of a task that was expanded: the results of all its nodes, as a list."""
+"""The suffix, after the name of an expanded task, for the results of all its nodes as a list."""
 EXPAND_JOB: Final = "python.expand"  # glidemq_orchestrate.python.expand.JOB_NAME
-MAX_BEFORE: Final = 100  # nodes that may wait for what a running node adds
-# What waits for a task that was expanded: other rules decide sooner, or otherwise, about its nodes than
-# Airflow does about the one task.
+MAX_BEFORE: Final = 100  # nodes that may wait for the nodes that a running node adds
+# The rules of tasks after an expanded task. Other rules would decide earlier about single nodes than Airflow
+# does about the whole task, or differently.
 RULES_AFTER_EXPAND: Final = frozenset(
     {
         Rule.ALL_SUCCESS,
@@ -45,7 +45,7 @@ RULES_AFTER_EXPAND: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GroupFlow:
-    """The flow of a group, and the tasks that are skipped because a list that they expand over is empty."""
+    """The flow of a group, and the tasks that are skipped because they expand over an empty list."""
 
     spec: FlowSpec
     skipped: tuple[str, ...]
@@ -57,26 +57,26 @@ def is_node_of(name: str, task: str) -> bool:
 
 
 def index_of(name: str) -> int:
-    """The place of a node in a task that was expanded; -1 for others."""
+    """The index of a node of an expanded task; -1 for other nodes."""
     inside = name.rpartition("[")[2].removesuffix("]")
     return int(inside) if name.endswith("]") and inside.isdecimal() else -1
 
 
 def ordered(results: Mapping[str, Any]) -> list[Any]:
-    """The results of a task that was expanded, in the order of its items."""
+    """The results of an expanded task, in the order of its items."""
     return [results[name] for name in sorted(results, key=index_of)]
 
 
 def flow_of(name: str, tasks: Sequence[Task], **fields: Any) -> GroupFlow:
-    """The flow of the tasks, whose templates are rendered.
+    """The flow of the rendered tasks.
 
     Args:
-        name: Of the flow.
-        tasks: In any order.
-        fields: Others of ``FlowSpec``.
+        name: The name of the flow.
+        tasks: The tasks, in any order.
+        fields: Other fields of ``FlowSpec``.
 
     Raises:
-        InvalidFlow: A task is not valid, or is expanded over what is no list.
+        InvalidFlow: A task is invalid, or is expanded over a value that is not a list.
     """
     plain = [{key: part for key, part in task.items() if key != "expand"} for task in tasks]
     templates = {node.name: node for node in FlowSpec.from_dict({"name": name, "nodes": plain}).nodes}
@@ -110,7 +110,7 @@ def _after(node: FlowNode, names: Mapping[str, Sequence[str]], skipped: Iterable
 
 
 def _skipped(templates: Mapping[str, FlowNode], empty: Sequence[str]) -> dict[str, None]:
-    """The tasks without nodes, and those that are skipped with them by their rules."""
+    """The tasks without nodes, and the tasks that their trigger rules skip as a result."""
     found = dict.fromkeys(empty)
     while True:
         more = [
@@ -126,7 +126,7 @@ def _skipped(templates: Mapping[str, FlowNode], empty: Sequence[str]) -> dict[st
 
 
 def _expander(template: FlowNode, expansion: Mapping[str, Any], before: Sequence[str]) -> FlowNode:
-    """The node that adds a node for each item, when the results that it expands over are there."""
+    """The node that adds a node for each item, once the results that it expands over exist."""
     if len(before) > MAX_BEFORE:
         raise InvalidFlow(
             f"task {template.name}: {len(before)} nodes wait for it, and of a task that is expanded over the "
@@ -143,16 +143,16 @@ _BLOCKED: Final = frozenset({JobState.WAITING_CHILDREN, JobState.FAILED, JobStat
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one try of a task of Airflow has seen of its nodes.
+    """What one try of an Airflow task has seen of its nodes.
 
     Attributes:
         attempt: The number of the try.
-        generation: Of the flow.
+        generation: The generation of the flow.
         run: Grows whenever one of the nodes starts over within the generation.
-        ended: When the last of the nodes had ended; None: not yet.
-        starts_over: The number of a later try that has begun to start them over; once it has, what it sees
-            takes the place of this.
-        again: The nodes that it starts over.
+        ended: When the last of the nodes ended; None: not yet.
+        starts_over: The number of a later try that has begun to start the nodes over; afterwards its record
+            replaces this one.
+        again: The nodes that the later try starts over.
     """
 
     attempt: int
@@ -164,7 +164,7 @@ class Seen:
 
     @classmethod
     def of(cls, nodes: Sequence[NodeStatus], *, attempt: int, generation: int) -> Self:
-        """What is seen of the nodes now."""
+        """A record of the nodes as they are now."""
         times = [node.finished_at for node in nodes if node.state.is_terminal]
         known = [time for time in times if time is not None]
         is_over = bool(nodes) and len(times) == len(nodes)
@@ -172,30 +172,30 @@ class Seen:
         return cls(attempt, generation, sum(node.reruns for node in nodes), ended if is_over else None)
 
     def at(self, nodes: Sequence[NodeStatus]) -> Self:
-        """The same try, of what the nodes are now."""
+        """The record of the same try, updated from the nodes as they are now."""
         now = self.of(nodes, attempt=self.attempt, generation=self.generation)
         return replace(self, run=now.run, ended=now.ended)
 
     @classmethod
     def read(cls, value: object) -> Self | None:
-        """From what ``stored`` has returned; None for anything else."""
+        """Read a record that ``stored`` has returned; None for any other value."""
         try:
             return cls(**value) if isinstance(value, Mapping) else None
         except TypeError:
             return None
 
     def stored(self) -> dict[str, Any]:
-        """As JSON."""
+        """The record as JSON."""
         return asdict(self)
 
 
 def is_cleared_alone(before: Seen | None, now: Seen, nodes: Sequence[NodeStatus]) -> bool:
     """Whether a try has to start its nodes over: Airflow has cleared the task, and nothing before it.
 
-    A task that is cleared together with one before it, or with launch, finds nodes that have started over
-    since its last try, or still wait to. One that was cleared alone finds what its last try has shown; or
-    nodes that were only cancelled, if the triggerer died while it started them over; or that have ended as
-    their task was marked, or its DAG run ended, which the last try has not seen.
+    If the task is cleared together with an upstream task, or with launch, its nodes have started over since
+    its last try, or are still waiting to. If it is cleared alone, its nodes are as its last try has shown
+    them. They may also be only cancelled, if the triggerer died while it started them over; or they ended
+    because the task was marked or its DAG run ended, which the last try has not seen.
     """
     if now.attempt <= (1 if before is None else before.attempt):
         return False
@@ -211,18 +211,18 @@ def is_cleared_alone(before: Seen | None, now: Seen, nodes: Sequence[NodeStatus]
 
 
 def to_start_over(nodes: Sequence[NodeStatus]) -> list[str]:
-    """The nodes of a task that run again when it is cleared: those that failed; all where none has.
+    """The nodes of a task that run again when it is cleared: those that failed; all if none failed.
 
-    Of a task whose nodes have not all ended, all: it showed no failure.
+    If some nodes of the task have not ended, all run again: the task has shown no failure.
     """
     failed = [node.name for node in nodes if node.state is JobState.FAILED]
     return failed if failed and is_over(nodes) else [node.name for node in nodes]
 
 
 def may_be_marked(nodes: Sequence[NodeStatus]) -> bool:
-    """Whether nodes do not run because of others, though Airflow has begun their task.
+    """Whether other nodes keep these from running, though Airflow has started their task.
 
-    So it may be that a task before it was marked in Airflow, and the flow does not know.
+    Then an upstream task may have been marked in Airflow, which the flow has not recorded.
     """
     return any(
         node.state in _BLOCKED
@@ -238,9 +238,9 @@ def is_over(nodes: Sequence[NodeStatus]) -> bool:
 
 
 def end_of(nodes: Sequence[NodeStatus]) -> tuple[JobState, str]:
-    """How a task ends whose nodes have all ended, and why: failed with the first that failed.
+    """The end of a task whose nodes have all ended, and the reason: that of the first failed node, if any.
 
-    A task that was expanded is skipped when all its nodes were.
+    An expanded task is skipped if all its nodes are.
     """
     failed = [node for node in nodes if node.state is JobState.FAILED]
     if failed:
@@ -253,7 +253,7 @@ def end_of(nodes: Sequence[NodeStatus]) -> tuple[JobState, str]:
 
 
 def progress(nodes: Sequence[NodeStatus]) -> str:
-    """How far the nodes of a task are: ``987/1000, failed: 3, 17``; the numbers are places in the list."""
+    """The progress of the nodes of a task: ``987/1000, failed: 3, 17``; the last numbers are indexes."""
     completed = sum(node.state is JobState.COMPLETED for node in nodes)
     parts = [f"{completed}/{len(nodes)}"]
     for state in (JobState.FAILED, JobState.SKIPPED):
@@ -265,8 +265,8 @@ def progress(nodes: Sequence[NodeStatus]) -> str:
 
 
 RETURN_VALUE: Final = "return_value"
-LAUNCH_SECONDS: Final = 2.0  # from look to look at a task that another one waits for
+LAUNCH_SECONDS: Final = 2.0  # between checks of a task that another task waits for
 
 
 class NotLaunched(Exception):
-    """Launch has ended and has submitted no flow."""
+    """Launch has ended without submitting a flow."""

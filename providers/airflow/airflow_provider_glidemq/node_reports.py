@@ -1,13 +1,13 @@
-"""What the log of a task shows of the nodes of its flow: their log lines and progress, and why nodes wait.
+"""The reports of nodes in the log of a task: their log lines and progress, and why nodes wait.
 
-Lines are read in batches: each look reads the nodes and then the new lines of at most 50 of them, 50 lines
-each. The rest comes with the next look; the last look, at the end of the flow, is repeated at most 20 times.
-Each line is shown once by the process that waits. A process that takes over from a triggerer that has died
-does not know what was shown, and shows it again.
+Lines are read in batches: each poll reads the nodes and then the new lines of at most 50 of them, 50 lines
+each. The rest follows with the next poll; the last poll, at the end of the flow, is repeated at most 20
+times. A waiting process shows each line once. A process that takes over from a dead triggerer cannot see what
+was shown, and shows it again.
 
-Airflow learns in the process of a task what to mask in logs: passwords of connections, variables with
-telling names. A triggerer never learns it. If the payloads of a flow hold such values (``holds_masked``),
-only processes of tasks show what its nodes log and report.
+Airflow registers the values to mask in logs (passwords of connections, variables with sensitive names) in the
+process of a task, never in a triggerer. If the payloads of a flow contain such values (``holds_masked``),
+only task processes show the reports of its nodes.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ ROUNDS: Final = 20
 CHARACTERS: Final = 1_000
 TEXT: Final = 10_000  # of several lines: a traceback has 8,000 at most
 PASSING: Final = (FlowNotFound, FlowExpired, NodeNotFound, Superseded)
-"""Errors that the wait for the flow reports, too."""
+"""Errors that the wait for the flow reports as well."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was shown of one run of a node.
+    """The reports of one run of a node that were shown.
 
     Attributes:
         job_id, run: The job and the run; another run of the node may continue the same job.
-        lines: How many lines were shown.
-        progress: What was shown last.
-        looked: The number of the last look.
-        is_over: All lines were shown, and no more will come.
+        lines: The number of lines that were shown.
+        progress: The progress that was shown last.
+        looked: The number of the last poll.
+        is_over: All lines were shown, and no more will follow.
     """
 
     job_id: str
@@ -71,11 +71,11 @@ class _Seen:
 
 @dataclass(slots=True)
 class NodeReports:
-    """Which nodes to ask, and what is new. Pure: the caller reads ``nodes`` and ``logs`` of the flow.
+    """Which nodes to poll, and which lines are new. Pure: the caller reads the nodes and logs of the flow.
 
     Attributes:
         logs: Whether lines are shown, or progress alone.
-        has_more: Whether the last look has left some out.
+        has_more: Whether the last poll has left lines out.
     """
 
     logs: bool
@@ -84,7 +84,7 @@ class NodeReports:
     _look: int = 0
 
     def due(self, nodes: Sequence[NodeStatus]) -> dict[str, int]:
-        """Whose lines to ask for, and after how many: the nodes that have waited longest for it."""
+        """The nodes whose lines to read, and how many lines to skip: the longest-waiting nodes first."""
         self._look += 1
         begun = [
             (node, self._of(node)) for node in nodes if node.attempts or node.started_at
@@ -97,7 +97,7 @@ class NodeReports:
         return {name: seen.lines for name, seen in waiting[:NODES]}
 
     def lines(self, nodes: Sequence[NodeStatus], logs: Mapping[str, JobLogs]) -> Iterator[str]:
-        """What is new, with the name of the node before it."""
+        """The new lines, each after the name of its node."""
         for node in nodes:
             seen = self._seen.get(node.name)
             if seen is None:
@@ -125,7 +125,7 @@ class NodeReports:
 
 
 def log_reports(flow: Flow, reports: NodeReports, log: Logger, *, is_last: bool = False) -> None:
-    """Log what nodes have reported since the last look; never fails."""
+    """Log what nodes have reported since the last poll; never fails."""
     try:
         for _ in range(ROUNDS if is_last else 1):
             nodes = flow.nodes()
@@ -145,20 +145,20 @@ def log_reports(flow: Flow, reports: NodeReports, log: Logger, *, is_last: bool 
 
 
 def in_line(text: str) -> str:
-    """Text of a worker in one line, cut.
+    """Text of a worker as one line, truncated.
 
-    What Airflow masks is masked before: a part of it would not be known.
+    Values are masked first: Airflow would not recognise a truncated secret.
     """
     return runs.in_line(str(redact(text))[:CHARACTERS])
 
 
 def in_lines(text: str) -> str:
-    """What a worker logged in one go, such as a traceback: the lines after the first one are indented."""
+    """The text of one log call of a worker, such as a traceback: lines after the first one are indented."""
     return runs.in_text(_cut(text))
 
 
 def in_block(lines: Iterable[str]) -> str:
-    """What a worker logged, below a line that names the node: each line is indented."""
+    """The log lines of a worker, all indented, to follow a line that names the node."""
     return runs.in_block(map(_cut, lines))
 
 
@@ -191,9 +191,9 @@ WITHHELD: Final = (
 
 
 def holds_masked(spec: FlowSpec) -> bool:
-    """Whether this process masks a part of a payload."""
+    """Whether Airflow masks any part of the payloads in this process."""
     texts = (text for node in spec.nodes for text in _texts(node.data))
-    while some := list(islice(texts, AT_ONCE)):  # a call for many: each costs some microseconds
+    while some := list(islice(texts, AT_ONCE)):  # one call for many texts: each call costs some microseconds
         whole = "\n".join(some)
         if redact(whole) != whole:
             return True
@@ -212,7 +212,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-FIRST: Final = 10.0  # seconds without a node that ends, after which it is looked why
+FIRST: Final = 10.0  # seconds without the end of a node until the first check
 LAST: Final = 600.0
 SHOWN: Final = 5
 SEE_REASONS: Final = "why is in: glidemq flow show %s"
@@ -220,9 +220,9 @@ SEE_REASONS: Final = "why is in: glidemq flow show %s"
 
 @dataclass(slots=True)
 class WaitReasons:
-    """When to look why nothing happens: ten seconds after a node has ended, and then less and less often.
+    """When to check why nothing happens: ten seconds after a node has ended, and then at growing intervals.
 
-    Each look reads all nodes of the flow. What was logged is not logged again.
+    Each check reads all nodes of the flow. A line is logged only once.
     """
 
     ended: int = -1
@@ -231,11 +231,11 @@ class WaitReasons:
     logged: str = ""
 
     def seconds_left(self, now: float) -> float:
-        """Until the next look."""
+        """Until the next check."""
         return max(self.due - now, 0.0)
 
     def is_due(self, ended: int, now: float) -> bool:
-        """Whether to look now; ``ended``: how many nodes have."""
+        """Whether to check now; ``ended``: how many nodes have ended."""
         if ended != self.ended:
             self.ended, self.pause, self.due = ended, FIRST, now + FIRST
             return False
@@ -246,9 +246,9 @@ class WaitReasons:
         return True
 
     def line(self, waits: Mapping[str, Wait], flow_id: str = "") -> str:
-        """What to log: the first nodes that wait; '' for nothing new.
+        """The line to log: the first nodes that wait; '' if nothing is new.
 
-        ``flow_id``: of a flow of which no reason may be shown here; see ``node_reports``.
+        ``flow_id``: given for a flow whose reasons may not be shown here; see ``node_reports``.
         """
         if flow_id:
             parts = [f"{len(waits)} nodes wait; {SEE_REASONS % flow_id}"] if waits else []
@@ -279,8 +279,8 @@ class Waiting:
 
     Attributes:
         log: The log of the task.
-        often: Seconds between lines about progress.
-        reports: What nodes report is shown; None: it is not.
+        often: Seconds between log lines about progress.
+        reports: Shows what nodes report; None: nothing is shown.
         on_progress: Called with the status when more nodes have completed.
     """
 
@@ -291,7 +291,7 @@ class Waiting:
     silence: WaitReasons = field(default_factory=WaitReasons)
 
     def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
-        """The status of a flow that ends within this time; else the one that is known."""
+        """The status of the flow if it ends within this time; else the given status."""
         ends, completed = time.monotonic() + seconds, status.completed
         with contextlib.suppress(TransportError):
             while (left := ends - time.monotonic()) > 0:
@@ -303,7 +303,7 @@ class Waiting:
         return status
 
     def until_end(self, flow: Flow) -> FlowStatus:
-        """The status of the flow when it has ended; a server that cannot be reached is waited for.
+        """Wait for the end of the flow, also while the server is unreachable, and return its status.
 
         Airflow enforces ``execution_timeout`` and calls ``on_kill``.
         """
@@ -315,7 +315,7 @@ class Waiting:
                 logged = self._show(flow, logged)
 
     def _show(self, flow: Flow, logged: int) -> int:
-        """Show progress beyond the nodes that were logged, and what nodes report; how many have completed."""
+        """Log progress since ``logged`` nodes, and what nodes report. Returns how many have completed."""
         status = flow.status()
         if status.completed != logged:
             self.log.info("%d/%d nodes completed", status.completed, status.total)
@@ -326,6 +326,6 @@ class Waiting:
         return status.completed
 
     def look(self, flow: Flow, *, is_last: bool = False) -> None:
-        """Show what nodes have reported since the last look."""
+        """Show what nodes have reported since the last poll."""
         if self.reports is not None:
             log_reports(flow, self.reports, self.log, is_last=is_last)

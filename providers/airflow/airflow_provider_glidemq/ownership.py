@@ -1,8 +1,8 @@
-"""For whom a flow runs: its task. One whose task has vanished without a word ends when the lease does.
+"""The task as the owner of its flow. If the task vanishes, the flow ends when the lease expires.
 
-A task owns what it has begun, and nothing else. A flow that a person, or another client, has begun or set
-running again after its end (``retry``, ``restart``, ``rerun``, nodes that get another end) is theirs: the
-task waits for it, and no kill, time-out or look of a triggerer ends it.
+A task owns only what it has begun. A flow that a person, or another client, has begun or reopened after its
+end (``retry``, ``restart``, ``rerun``, a changed end of a node) belongs to them: the task waits for it, and
+no kill, timeout or triggerer ends it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 DAY: Final = 86_400.0
-AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
+AT_WORK: Final = 300.0  # seconds of lease while the process of the task waits itself
 
 
 def lease_in_seconds(lease: Duration | None) -> float | None:
-    """A lease in seconds, the form in which Airflow stores it; refused while the DAG is parsed.
+    """A lease in seconds, as Airflow stores it; invalid values are refused while the DAG is parsed.
 
     Raises:
-        ValueError: It is not a duration from 15 seconds to seven days, or None.
+        ValueError: The lease is neither None nor a duration from 15 seconds to seven days.
     """
     if lease is None:
         return None
@@ -37,9 +37,9 @@ def lease_in_seconds(lease: Duration | None) -> float | None:
 
 
 def owner_of(name: str | None, lease: float | None) -> Owner | None:
-    """The owner of this name, of what it begins; None if there is no name.
+    """The owner with this name; None without a name.
 
-    ``lease``: None: the flow is its own, and runs on when its lease expires.
+    With ``lease=None`` the flow continues after the lease has expired.
     """
     if name is None:
         return None
@@ -47,12 +47,12 @@ def owner_of(name: str | None, lease: float | None) -> Owner | None:
 
 
 def seconds_of(lease: float | None) -> float:
-    """How long its lease lasts."""
+    """How long the lease lasts: without a ``lease``, the longest time."""
     return runs.MAX_LEASE.total_seconds() if lease is None else lease
 
 
 def name_of(ti: RuntimeTaskInstanceProtocol | TaskKey) -> str:
-    """The task instance as its owner is named in reasons; the same for all its tries."""
+    """The owner name of a task instance, which reasons contain; the same for all its tries."""
     index = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
     return runs.short_name(f"Airflow task {ti.dag_id}.{ti.task_id}{index} of run {ti.run_id}")
 

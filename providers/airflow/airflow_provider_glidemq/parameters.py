@@ -1,4 +1,4 @@
-"""Parameters of the operators: what they may be, as far as it is known while the DAG is parsed."""
+"""Checks of the operators' parameters, as far as their values are known while the DAG is parsed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LEAST: Final = 0.001
 
 
 def default_deferrable() -> bool:
-    """``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where it is set; else True.
+    """``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` if set; else True.
 
-    ``airflow.cfg`` does not count: Airflow itself writes its default there, False, and a task that keeps its
-    slot is what these operators are there to avoid.
+    ``airflow.cfg`` is ignored: Airflow writes its own default there, False, and these operators exist to free
+    the slot.
     """
     if _VARIABLE not in os.environ:
         return True
@@ -32,11 +32,11 @@ def default_deferrable() -> bool:
 
 
 def check_parameters(given: dict[str, Any]) -> None:
-    """Refuse what no operator of ours accepts.
+    """Refuse values that no operator of this provider accepts.
 
     Raises:
-        ValueError: A value is out of range or not one of those that there are.
-        TypeError: A value has the wrong type; templates and outputs of other tasks may be anything.
+        ValueError: A value is out of range or not one of the allowed values.
+        TypeError: A value has the wrong type. Templates and outputs of other tasks are always accepted.
     """
     how = given["on_existing"]
     if how is not None and how not in get_args(OnExisting):
@@ -55,10 +55,10 @@ def check_parameters(given: dict[str, Any]) -> None:
 
 
 def in_seconds(name: str, value: Duration, least: float = LEAST) -> float:
-    """A duration in seconds, the form in which Airflow stores it.
+    """A duration in seconds, as Airflow stores it.
 
     Raises:
-        ValueError, TypeError: It is no duration, or less than ``least``.
+        ValueError, TypeError: The value is not a duration, or out of range.
     """
     seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):

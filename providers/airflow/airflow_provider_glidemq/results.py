@@ -1,4 +1,4 @@
-"""The results of a flow that go to XCom. XCom is in Airflow's database, so they are limited in size."""
+"""The results of a flow that go to XCom. XCom is in Airflow's database, so their size is limited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glidemq_orchestrate import runs
 
 MAX_RESULT_BYTES: Final = 48 * 1024
 _MODES: Final = ("none", "leaves", "all")
-KEEPING: Final = " When the DAG is mended, clear the task: it reads the results again, and nothing runs."
+KEEPING: Final = " Once the DAG is fixed, clear the task: it reads the results again, and nothing runs."
 _OBJECT_STORAGE: Final = "XComObjectStorageBackend"
 
 
@@ -19,7 +19,7 @@ def check_result(result: object) -> None:
     """Refuse an invalid ``result`` parameter while the DAG is parsed.
 
     Raises:
-        ValueError: It is neither one of ``none``, ``leaves``, ``all`` nor a list of names.
+        ValueError: The value is neither ``none``, ``leaves``, ``all`` nor a list of names.
     """
     if isinstance(result, str):
         if result in _MODES:
@@ -31,10 +31,10 @@ def check_result(result: object) -> None:
 
 
 def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what: str = "flow") -> None:
-    """Refuse what Airflow's database should not hold; ``advice`` ends the message, ``what`` begins it.
+    """Refuse results that are too large for XCom; ``what`` starts the message, ``advice`` ends it.
 
     Raises:
-        GlideMQResultTooLarge: More than 48 KiB of JSON, and no XCom backend that stores them elsewhere.
+        GlideMQResultTooLarge: More than 48 KiB of JSON, and no XCom backend stores them elsewhere.
     """
     try:
         runs.check_size(results, MAX_RESULT_BYTES)
@@ -44,14 +44,14 @@ def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what:
 
 
 def longest_map() -> int:
-    """How many tasks of Airflow may be made of one result."""
+    """The max number of tasks that Airflow may expand from one result."""
     return int(configuration().getint("core", "max_map_length", fallback=1024))
 
 
 def has_object_storage() -> bool:
-    """Whether ``[core] xcom_backend`` is another than the default, which stores all in Airflow's database.
+    """Whether ``[core] xcom_backend`` stores results outside Airflow's database, as the default does not.
 
-    That of ``airflow.providers.common.io`` does so too unless ``xcom_objectstorage_threshold`` is set.
+    The backend of ``airflow.providers.common.io`` does so only if ``xcom_objectstorage_threshold`` is set.
     """
     conf = configuration()
     backend = conf.get("core", "xcom_backend", fallback="").rpartition(".")[2]

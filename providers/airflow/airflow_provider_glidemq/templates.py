@@ -1,8 +1,9 @@
-"""Templates in the arguments of an operator, also inside of specifications: detecting and rendering them.
+"""Detects and renders templates in the arguments of an operator, also inside specifications.
 
-Airflow renders text, lists and dicts. Here text without a template stays as it is, byte for byte: Airflow
-removes its last line break, reads ``007`` as a number in a DAG that renders natively, and takes text that
-ends in ``.json`` for the name of a file. Names stay text in such a DAG; data gets native types.
+Airflow renders text, lists and dicts. Here text without a template stays unchanged, byte for byte. Airflow
+itself removes its last line break, turns ``007`` into a number in a DAG that renders natively, and treats
+text that ends in ``.json`` as a file name. In a DAG that renders natively, names stay text and data gets
+native types.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NAMED: Final = frozenset(
         "traceparent",
     }
 )
-"""Fields that hold text, or several, also where the DAG renders natively."""
+"""Fields that hold one or more strings, even if the DAG renders natively."""
 
 
 def is_template(text: str, marks: Collection[str] = MARKS) -> bool:
@@ -55,7 +56,7 @@ def is_template(text: str, marks: Collection[str] = MARKS) -> bool:
 
 
 def marks_of(settings: Mapping[str, Any] | None) -> Collection[str]:
-    """What begins a template, by the ``jinja_environment_kwargs`` of a DAG."""
+    """The opening marks of templates, from the ``jinja_environment_kwargs`` of a DAG."""
     if not settings:
         return MARKS
     found = [settings.get(name, mark) for name, mark in zip(_SETTINGS, MARKS, strict=True)]
@@ -75,8 +76,8 @@ class Rendered:
     Args:
         native: Renders text as the DAG does.
         text: Renders text to text.
-        other: Renders what is neither text nor a collection nor a dataclass.
-        marks: What begins a template.
+        other: Renders values that are neither text nor a collection nor a dataclass.
+        marks: The opening marks of templates.
         seen: The ids of values that are not rendered, such as the results of other tasks.
     """
 
@@ -117,7 +118,7 @@ class Rendered:
         return self._other(value)
 
     def _changed(self, value: Mapping[Any, Any], field: str) -> dict[Any, Any]:
-        """The members that rendering changes."""
+        """The members that change when rendered."""
         inside = {name: self.value(part, _field(field, name)) for name, part in value.items()}
         return {name: part for name, part in inside.items() if part is not value[name]}
 
@@ -138,7 +139,7 @@ class Rendered:
 
 
 def _field(outer: str, name: object) -> str:
-    """The field to which a member of a field belongs: all that is in data is data."""
+    """The field of a member of a field: everything inside ``data`` belongs to ``data``."""
     return outer if outer in FREE or outer == "labels" or not isinstance(name, str) else name
 
 
@@ -150,7 +151,7 @@ class TemplateNames:
         self._taken: set[str] = set()
 
     def of(self, value: object) -> str:
-        """A name that may be used anywhere, and that a reader recognises."""
+        """A stand-in that is a valid name everywhere, and recognisable to a reader."""
         key = value if isinstance(value, str) else id(value)
         if key not in self._of:
             shown = "".join(mark for mark in str(value)[:200] if mark.isprintable())
@@ -168,20 +169,20 @@ _READY: Final = (str, bytes, list, tuple)
 
 
 class TemplatedOperator(BaseOperator):
-    """Renders what is a template, also in specifications and options, and leaves the rest as it is."""
+    """Renders templates, also in specifications and options, and leaves all else unchanged."""
 
     structured_fields: ClassVar[tuple[str, ...]] = ()
-    """The template fields whose members are fields of ours, so that names among them are text."""
+    """The template fields whose members are fields of a flow or job, so that names in them stay text."""
     _file = ""
 
     @property
     def is_being_parsed(self) -> bool:
-        """Whether the operator is made as part of a DAG file; not for a mapped task that is about to run."""
+        """Whether the operator is created while a DAG file is parsed, not for a mapped task about to run."""
         return bool(self.has_dag()) and not getattr(self, "_BaseOperator__from_mapped", False)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _located_errors(self) -> Iterator[None]:
-        """Add the task and the file to an error: an import error of a DAG shows little else."""
+        """Add the task and the file to an error: the import error of a DAG shows little else."""
         try:
             yield
         except (GlideMQError, TypeError) as exc:
@@ -198,7 +199,7 @@ class TemplatedOperator(BaseOperator):
         jinja_env: Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Render a value of any depth; text that ends like the name of a file is text."""
+        """Render a value of any depth; text that looks like a file name stays text."""
         is_structured = any(content is getattr(self, name, None) for name in self.structured_fields)
         rendered = self._rendered(context, jinja_env or self.get_template_env(), seen_oids)
         return rendered.value(content, "" if is_structured else "data")
@@ -227,15 +228,15 @@ class TemplatedOperator(BaseOperator):
         )
 
     def _marks(self) -> Collection[str]:
-        """What begins a template in the DAG."""
+        """The opening marks of templates in the DAG."""
         return marks_of(self.dag.jinja_environment_kwargs) if self.has_dag() else MARKS  # type: ignore[no-untyped-call]
 
 
 def _ready(value: Any) -> Any:
-    """The value, read from Airflow where it is a sequence that is read when it is used.
+    """The value; a lazy sequence of Airflow is read now.
 
-    What mapped tasks have returned is read in one call. A slice of another one, such as of ``output.map(f)``,
-    is not what its items are.
+    The results of mapped tasks are read in one call. Slices of other lazy sequences, such as
+    ``output.map(f)``, do not match their items.
     """
     if not isinstance(value, Sequence) or isinstance(value, _READY):
         return value

@@ -1,4 +1,4 @@
-"""What earlier releases of Airflow have in another place than 3.3, or not at all."""
+"""Names that Airflow before 3.3 has in another place, or lacks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ except ImportError:  # Airflow 3.1 and 3.2
 
 
 STARTS_FROM_TRIGGER: Final = hasattr(BaseTrigger, "on_kill")
-"""Whether a task may start in the triggerer, and the trigger has ``on_kill``: Airflow 3.3."""
+"""Whether a task may start in the triggerer, and triggers have ``on_kill``: Airflow 3.3."""
 
 
 def configuration() -> Any:

@@ -388,7 +388,7 @@ class TestKill:
         if how == "kill":
             given_up.on_kill()
         else:
-            with pytest.raises(GlideMQFlowTimeout, match="It goes on: a later try of this task waits for"):
+            with pytest.raises(GlideMQFlowTimeout, match="It continues: a later try of this task waits for"):
                 given_up.resume_execution("__fail__", {"error": "Trigger timeout"}, context())
         assert generations(flows) == ["running"]
         retry.on_kill()

@@ -211,7 +211,7 @@ class TestWhatAPersonBegins:
         with pytest.raises(TaskDeferred):
             resumed.execute_complete(context(), {"status": "failed", "flow_id": FLOW_ID})
         resumed.on_kill()
-        with pytest.raises(GlideMQFlowTimeout, match=r"timeout. It goes on: another client has begun"):
+        with pytest.raises(GlideMQFlowTimeout, match=r"timeout. It continues: another client has begun"):
             resumed.execute_complete(context(), {"status": "timeout", "flow_id": FLOW_ID})
         with pytest.raises(TaskDeferralError):
             resumed.resume_execution("__fail__", {"error": "Trigger failure"}, context(max_tries=0))

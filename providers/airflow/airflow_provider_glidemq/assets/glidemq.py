@@ -10,7 +10,7 @@ _FORM = "glidemq://CONNECTION/QUEUE, for example glidemq://glidemq_default/order
 
 
 class QueueAddress(NamedTuple):
-    """A queue at a connection, and the names of the jobs in question; none: not given."""
+    """A queue on a connection, and the names of its jobs; an empty connection or no names: not given."""
 
     conn_id: str
     queue: str
@@ -21,7 +21,7 @@ def queue_address(uri: str) -> QueueAddress:
     """Read ``glidemq://CONNECTION/QUEUE?jobs=NAME,NAME``.
 
     Raises:
-        ValueError: It has another form.
+        ValueError: The URI has another form.
     """
     return _address(urlsplit(uri))
 
@@ -30,14 +30,14 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Check the URI of an asset; Airflow calls it.
 
     Raises:
-        ValueError: It is not of the form ``glidemq://CONNECTION/QUEUE``.
+        ValueError: The URI is not of the form ``glidemq://CONNECTION/QUEUE``.
     """
     _address(uri)
     return uri
 
 
 def to_openlineage(asset: Any, lineage_context: Any) -> Any:  # noqa: ARG001  Airflow's signature
-    """The queue as a dataset of OpenLineage; Airflow calls it."""
+    """The queue as an OpenLineage dataset; Airflow calls it."""
     from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415  with OpenLineage only
 
     address = queue_address(asset.uri)

@@ -1,1 +1,1 @@
-"""The provider's decorators of tasks."""
+"""The provider's task decorators."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Named(DecoratedOperator):
-    """What both have in common: the job's data are the function's name and arguments."""
+    """The common base of both: the job's data are the function's name and arguments."""
 
     is_spark: ClassVar[bool] = False
     is_function: ClassVar[tuple[str, ...]] = ("job", "data")
@@ -97,12 +97,13 @@ def glidemq_task(
     multiple_outputs: bool | None = None,  # noqa: FBT001  as Airflow calls it
     **kwargs: Any,
 ) -> TaskDecorator:
-    """Run the function as a ``python`` job on a glide-mq worker, and return what it returns.
+    """Run the function as a ``python`` job on a glide-mq worker, and return its result.
 
     Workers for it: ``glidemq worker --app glidemq_orchestrate.python --allow-import MODULE --queue QUEUE``,
-    with the module of the function on their path. They call it by name; nothing is pickled. Its arguments are
-    JSON, templated, and may be outputs of other tasks. A parameter ``ctx`` gets the job's ``Context``, for
-    its log and progress. Airflow's context is not there: pass what is needed, such as ``day="{{ ds }}"``.
+    with the module of the function on their path. They call the function by name; nothing is pickled. The
+    arguments are JSON, templated, and may be outputs of other tasks. A parameter ``ctx`` gets the job's
+    ``Context``, for its log and progress. Airflow's context is not available: pass what the function needs,
+    such as ``day="{{ ds }}"``.
 
     Args:
         python_callable: The function, at the top level of a module.
@@ -120,7 +121,7 @@ def glidemq_spark_task(
     multiple_outputs: bool | None = None,  # noqa: FBT001  as Airflow calls it
     **kwargs: Any,
 ) -> TaskDecorator:
-    """Run the function as a Spark step on a warm session of a glide-mq worker, and return what it returns.
+    """Run the function as a Spark step on a warm session of a glide-mq worker, and return its result.
 
     As ``glidemq_task``, for ``function(spark, ctx, ...)`` and the workers of
     ``glidemq worker --app glidemq_orchestrate.spark --allow-import MODULE --queue spark``.

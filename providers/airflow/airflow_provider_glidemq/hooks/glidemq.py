@@ -1,8 +1,8 @@
 """The hook: clients from Airflow connections, the connection form, and the Test button. No task logic.
 
-A secrets backend that does not answer, a password that is being rotated, a right that is missing for a while:
-none of these is a failure of the flow. So a process that waits logs a warning, looks the connection up
-again, and continues (``patience_for``).
+A secrets backend that does not respond, a password rotation, or a right that is missing for a while is no
+failure of the flow. So a process that waits logs a warning, looks the connection up again, and continues
+(``patience_for``).
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ DEFAULT_CONN_ID: Final = "glidemq_default"
 class GlideMQHook(BaseHook):
     """Clients for the server of a connection of type ``glidemq``.
 
-    The connection: ``host`` is a name or an address, with or without a port, several of them with commas,
-    the path of a unix socket, or a whole URL such as ``valkeys+cluster://a:6379,b:6379?ca=/etc/ca.pem``.
-    ``port`` (6379; 26379 at sentinels) is for hosts without one; ``login`` and ``password`` are those of the
-    ACL user. In ``extra``: ``prefix`` (first part of every key, ``glide``), ``kind`` (``single``, ``cluster``
-    or ``sentinel``), ``service`` (that the sentinels watch), ``db``, and the other options of
-    ``ConnectionSettings``: ``tls``, ``ca``, ``cert``, ``key``, ``verify``, ``sentinel_user``,
-    ``sentinel_password``, ``connect_timeout``, ``socket_timeout``, ``confirm``, ``confirm_timeout``; and
-    ``dashboard_url``, for the links of tasks.
-    An unknown extra is refused, and so are two fields that contradict each other.
+    The connection: ``host`` is a name or an address, with or without a port, or several separated by commas;
+    the path of a unix socket; or a whole URL such as ``valkeys+cluster://a:6379,b:6379?ca=/etc/ca.pem``.
+    ``port`` (default 6379; 26379 for sentinels) applies to hosts without one; ``login`` and ``password`` are
+    those of the ACL user. In ``extra``: ``prefix`` (first part of every key, by default ``glide``), ``kind``
+    (``single``, ``cluster`` or ``sentinel``), ``service`` (the name that the sentinels watch), ``db``, and
+    the other options of ``ConnectionSettings``: ``tls``, ``ca``, ``cert``, ``key``, ``verify``,
+    ``sentinel_user``, ``sentinel_password``, ``connect_timeout``, ``socket_timeout``, ``confirm``,
+    ``confirm_timeout``; and ``dashboard_url``, for the links of tasks. An unknown extra is refused, as are
+    two fields that contradict each other.
 
     Example:
         >>> with GlideMQHook("glidemq_default").get_producer() as producer:  # doctest: +SKIP
         ...     print(producer.get("nightly-2026-01-01").status())
 
     Args:
-        glidemq_conn_id: The connection.
+        glidemq_conn_id: The id of the connection.
     """
 
     conn_name_attr = "glidemq_conn_id"
@@ -62,10 +62,10 @@ class GlideMQHook(BaseHook):
         self.glidemq_conn_id = glidemq_conn_id
 
     def get_settings(self) -> ConnectionSettings:
-        """Look up the connection; for workers, not for an event loop.
+        """Look up the connection. Blocks: for workers, not for an event loop.
 
         Raises:
-            ConfigurationError: The connection is not valid; the message names the field, never a secret.
+            ConfigurationError: The connection is invalid; the message names the field, never a secret.
         """
         settings = settings_from(self.get_connection(self.glidemq_conn_id))
         for secret in _secrets(settings):
@@ -73,7 +73,7 @@ class GlideMQHook(BaseHook):
         return settings
 
     async def aget_settings(self) -> ConnectionSettings:
-        """``get_settings`` for triggers; completes even if its trigger is stopped."""
+        """``get_settings`` for triggers; completes even if the trigger is stopped."""
         return await asyncio.shield(self._aget_settings())
 
     async def _aget_settings(self) -> ConnectionSettings:
@@ -92,7 +92,7 @@ class GlideMQHook(BaseHook):
         return glidemq_orchestrate.FlowProducer(settings)
 
     async def aget_producer(self) -> AsyncFlowProducer:
-        """``get_producer`` for triggers; for one event loop."""
+        """``get_producer`` for triggers; the client belongs to one event loop."""
         settings = await self.aget_settings()
         return glidemq_orchestrate.AsyncFlowProducer(settings)
 
@@ -103,21 +103,21 @@ class GlideMQHook(BaseHook):
             name: The queue: 1 to 256 characters, none of ``{ } :``.
 
         Raises:
-            ConfigurationError: The connection or the name is not valid.
+            ConfigurationError: The connection or the name is invalid.
         """
         settings = self.get_settings()
         return glidemq_orchestrate.Queue(name, settings)
 
     async def aget_queue(self, name: str) -> AsyncQueue:
-        """``get_queue`` for triggers; for one event loop."""
+        """``get_queue`` for triggers; the client belongs to one event loop."""
         settings = await self.aget_settings()
         return glidemq_orchestrate.AsyncQueue(name, settings)
 
     def get_dashboard_link(self, known: Mapping[str, str]) -> str:
-        """Where a dashboard shows a flow, job or queue, by the extra ``dashboard_url``; empty without one.
+        """The dashboard page of a flow, job or queue, from the extra ``dashboard_url``; empty without one.
 
         Args:
-            known: Of ``flow_id``, ``queue`` and ``job_id`` what is known.
+            known: The known values of ``flow_id``, ``queue`` and ``job_id``.
 
         Raises:
             ConfigurationError: The connection is not valid.
@@ -125,7 +125,7 @@ class GlideMQHook(BaseHook):
         return link_to(dashboard_urls(self.get_connection(self.glidemq_conn_id)), known)
 
     def get_conn(self) -> FlowProducer:
-        """``get_producer`` under the name that Airflow's hooks share."""
+        """``get_producer`` under the common name of Airflow's hooks."""
         return self.get_producer()
 
     @classmethod
@@ -139,11 +139,11 @@ class GlideMQHook(BaseHook):
         return form_behaviour()
 
     def test_connection(self) -> tuple[bool, str]:
-        """Look whether the server is fit for use, for the Test button. Changes nothing there, loads nothing.
+        """Check whether the server is usable, for the Test button. Read-only: loads no library.
 
         Returns:
-            Whether it is, and a text: server and topology, function libraries, rights of the user, and
-            advice; or what is wrong. It has no secret.
+            Whether it is usable, and a text: server and topology, function libraries, rights of the user, and
+            advice; or what is wrong. The text contains no secret.
         """
         try:
             return inspect_server(self.get_settings())
@@ -152,7 +152,7 @@ class GlideMQHook(BaseHook):
 
 
 def _secrets(settings: ConnectionSettings) -> list[str]:
-    """Also those in a URL, which Airflow does not know for secrets."""
+    """The secrets of the settings, including those in a URL, which Airflow does not recognise."""
     return [secret for secret in (settings.password, settings.sentinel_password) if secret]
 
 
@@ -160,14 +160,14 @@ PATIENCE_SECONDS: Final = 600.0
 
 
 class LookupFailed(ConfigurationError):
-    """The connection was not found: Airflow has none of this id, or its secrets backend does not answer."""
+    """The connection was not found: Airflow has none with this id, or its secrets backend is unavailable."""
 
     retryable = True
 
 
 @contextmanager
 def looking_up(conn_id: str) -> Iterator[None]:
-    """Give an error of its own to a failure to look up a connection.
+    """Raise a specific error when a connection cannot be looked up.
 
     Raises:
         LookupFailed: Instead of what Airflow or a secrets backend raises, whose text may hold a secret.
@@ -183,11 +183,11 @@ def looking_up(conn_id: str) -> Iterator[None]:
 
 
 def patience_for(log: Any, what: str) -> Patience:
-    """For a process that waits: an unreachable server is waited for without limit, all else for ten minutes.
+    """Patience for a process that waits: no limit for an unreachable server, ten minutes for all else.
 
     Args:
         log: The log of the task.
-        what: What cannot be watched while it lasts.
+        what: What cannot be watched meanwhile, for the log.
     """
     return runs.Patience(None, other=PATIENCE_SECONDS, what=f"{what} cannot be watched", log=log)
 
@@ -196,7 +196,7 @@ _KINDS = {"integer": "IntegerField", "boolean": "BooleanField"}
 
 
 def form_widgets() -> dict[str, Any]:
-    """The fields of ``extra``, made of wtforms, or of what Airflow puts in its place."""
+    """The form fields of ``extra``, built from wtforms or from Airflow's replacement for it."""
     wtforms = import_module("wtforms")
     return {
         name: getattr(wtforms, _field(field["schema"]))(
@@ -209,14 +209,14 @@ def form_widgets() -> dict[str, Any]:
 
 
 def _field(schema: Mapping[str, Any]) -> str:
-    """The class of a field."""
+    """The class name of a field."""
     if schema.get("format") == "password":
         return "PasswordField"
     return _KINDS.get(schema["type"][0], "StringField")
 
 
 def form_behaviour() -> dict[str, Any]:
-    """Which of the standard fields are hidden, what they are named, and examples."""
+    """The hidden standard fields, the labels of the others, and examples."""
     behaviour = _connection_type()["ui-field-behaviour"]
     return {name.replace("-", "_"): value for name, value in behaviour.items()}
 
@@ -226,17 +226,17 @@ def _connection_type() -> dict[str, Any]:
     return found
 
 
-# A failure of any of these means that a task would fail.
+# If any of these checks fails, tasks fail.
 _DECISIVE: Final = ("connection", "version", "role", "slots", "rights", "loading", "confirm")
 _LIBRARY: Final = "library "
 
 
 def inspect_server(settings: ConnectionSettings) -> tuple[bool, str]:
-    """Look at the server, or at every primary of a cluster, and change nothing.
+    """Inspect the server, or every primary of a cluster. Read-only.
 
     Returns:
-        Whether tasks can use it, and a text for people: one line for what holds everywhere, one for each
-        server and for each advice.
+        Whether tasks can use it, and a readable text: one line for what holds everywhere, one for each server
+        and each piece of advice.
     """
     from glidemq_orchestrate.clients.servers import Verdict, examine  # noqa: PLC0415  DAG files never need it
 
@@ -289,5 +289,5 @@ def _libraries(found: Sequence[Finding]) -> Iterator[str]:
             continue
         if finding.verdict is Verdict.OK:
             yield f"{finding.check}: {finding.found}"
-        else:  # loading it was found to be allowed
+        else:  # the user may load it
             yield f"{finding.check}: {finding.found}, the first use loads it"

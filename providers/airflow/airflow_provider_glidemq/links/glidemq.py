@@ -1,4 +1,4 @@
-"""GlideMQLink: from a task to its flow, job or queue in a dashboard."""
+"""GlideMQLink: links a task to its flow, job or queue in a dashboard."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class GlideMQLink(BaseOperatorLink):
-    """The page that the extra ``dashboard_url`` of the connection names; without that extra there is no link.
+    """A link to the page in the extra ``dashboard_url`` of the connection; without that extra, no link.
 
-    Airflow reads it in the worker, when a task has deferred or ended.
+    Airflow reads it in the worker, after the task has deferred or ended.
     """
 
     name = "glide-mq"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  Airflow's signature
-        """The URL; empty where there is none, or before the task has found its flow."""
+        """The URL; empty if there is none, or before the task has found its flow."""
         if not isinstance(operator, Linked) or not operator.link_places:
             return ""
         try:
@@ -37,10 +37,10 @@ class GlideMQLink(BaseOperatorLink):
 
 
 class Linked(BaseOperator):
-    """A task with a connection: clients for it, and a link.
+    """A task with a connection, clients for it, and a link.
 
     Attributes:
-        link_places: What the link may need, of ``flow_id``, ``queue``, ``job_id``; empty until it is known.
+        link_places: The known values of ``flow_id``, ``queue``, ``job_id`` for the link; empty at first.
     """
 
     operator_extra_links = (GlideMQLink(),)

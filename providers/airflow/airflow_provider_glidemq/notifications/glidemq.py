@@ -26,21 +26,23 @@ _OF_RUN: Final = ("dag_id", "run_id")
 
 
 class GlideMQNotifier(BaseNotifier):
-    """Adds a job: for ``on_failure_callback`` and its like, of tasks and DAGs, and for deadline alerts.
+    """Adds a job: for callbacks of tasks and DAGs such as ``on_failure_callback``, and for deadline alerts.
 
     Args:
         queue_name: The queue (templated).
         job: The name of the job (templated).
-        data: What its handler gets (templated): JSON. By default what Airflow passes: ids of DAG, run and
+        data: The data of the job (templated): JSON. By default the context from Airflow: ids of DAG, run and
             task, map index, try, ``state``, ``reason`` and ``exception``.
         options: ``JobOptions``, or a dict of its fields as in a flow file (templated).
-        once: A text that names the notification (templated), such as ``{{ dag.dag_id }} {{ run_id }}``: a
-            second one with the same text adds no job, as long as the first job is kept. None: each adds one.
+        once: A key of the notification (templated), such as ``{{ dag.dag_id }} {{ run_id }}``: a second
+            notification with the same key adds no job while the first job exists. None: each notification
+            adds a job.
         glidemq_conn_id: The connection (templated).
 
     Raises:
-        GlideMQError, TypeError: While the DAG is parsed: a parameter cannot be right. Or when it is sent: the
-            job cannot be added. Airflow logs that, and the task ends as it would have ended.
+        GlideMQError, TypeError: While the DAG is parsed: a parameter is invalid. While the notification is
+            sent: the job cannot be added; Airflow logs the error, and the outcome of the task does not
+            change.
     """
 
     template_fields: Sequence[str] = ("queue_name", "job", "data", "options", "once", "glidemq_conn_id")
@@ -69,11 +71,11 @@ class GlideMQNotifier(BaseNotifier):
         self.glidemq_conn_id = glidemq_conn_id
 
     def _update_context(self, context: Context) -> Context:
-        """Give a deadline alert, which gets a DAG run alone, the names that other callbacks have."""
+        """Add the names of other callbacks to the context of a deadline alert, which has only a DAG run."""
         return super()._update_context({**_of_deadline(context), **context})  # type: ignore[typeddict-item]
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        """As of every notifier; the names of a deadline alert are there too."""
+        """Render the fields as every notifier does, with the names for a deadline alert too."""
         known = {**_of_deadline(context), **context}
         if "dag" not in context:
             jinja_env = jinja_env or self.get_template_env(dag=None)
@@ -99,9 +101,9 @@ class GlideMQNotifier(BaseNotifier):
         parts = {"queue": self.queue_name, "job": self.job, "data": data}
         (node,) = job_spec(parts, self.options, None).nodes
         options = node.options
-        # Airflow 3.1 keeps the template of what is empty when it is rendered.
+        # Airflow 3.1 keeps a template that renders to an empty text.
         if self.once is not None and (is_unknown(self.once) or not str(self.once).strip()):
-            self.log.warning("once is empty when it is rendered, and names no notification: it is left out")
+            self.log.warning("once renders to an empty text, which is no key: it is ignored")
         elif self.once is not None:
             name = hashlib.sha256(str(self.once).encode()).hexdigest()[:32]
             options = replace(options, job_id=f"once-{name}")
@@ -116,14 +118,14 @@ class GlideMQNotifier(BaseNotifier):
 
 @dataclass(frozen=True, slots=True)
 class _NamedDag:
-    """What a deadline alert knows of its DAG."""
+    """The DAG in the context of a deadline alert: its id alone."""
 
     dag_id: str
     render_template_as_native_obj: bool = False
 
 
 def _of_deadline(context: Mapping[str, Any]) -> dict[str, Any]:
-    """For a deadline alert, the names that templates have elsewhere: it gets what the API answers."""
+    """The usual template names for a deadline alert, whose context is a response of the API."""
     run = context.get("dag_run")
     if not isinstance(run, Mapping) or "dag_run_id" not in run:
         return {}
@@ -136,7 +138,7 @@ def _of_deadline(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def context_data(context: Mapping[str, Any]) -> dict[str, Any]:
-    """The context of a callback as JSON; it differs for a task, a DAG and a deadline."""
+    """The context of a callback as JSON; it differs between a task, a DAG and a deadline."""
     context = {**_of_deadline(context), **context}
     found: dict[str, Any] = {}
     for source, names in (("dag_run", _OF_RUN), ("ti", _OF_TASK)):

@@ -1,4 +1,4 @@
-"""How a task ends its flow: killed, out of time, or unable to wait. Only what it has begun itself."""
+"""How a task ends its flow: killed, timed out, or unable to wait. It ends only flows that it has begun."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EndingTask(Linked):
     cancel_on_kill: bool
 
     def _run_of(self, context: Context) -> OrchestratedRun:
-        """The run of the flow for this try."""
+        """The run of the flow in this try."""
         raise NotImplementedError
 
     def _notify(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
@@ -38,7 +38,7 @@ class EndingTask(Linked):
         try:
             status = self._cancel_own(self._run_of(context), reason) if self.cancel_on_kill else None
         except runs.NotOwned as exc:
-            raise GlideMQFlowTimeout(flow_id, f". It goes on: {exc}") from exc
+            raise GlideMQFlowTimeout(flow_id, f". It continues: {exc}") from exc
         if status is not None:
             self._notify("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
         progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
@@ -48,14 +48,14 @@ class EndingTask(Linked):
         """Cancel the current generation; returns the status before.
 
         Raises:
-            NotOwned: It does not run for this task.
+            NotOwned: The generation does not run for this task.
         """
         with self._ending(run.flow_id, runs.NotOwned), self._producer() as producer:
             run.current(producer)
             return self._cancelled(run, producer, reason)
 
     def _cancel_begun(self, run: OrchestratedRun, reason: str) -> None:
-        """Cancel the generation of this try; of one that is being submitted, if it has begun."""
+        """Cancel the generation of this try, also one that is being submitted."""
         with self._ending(run.flow_id), self._producer() as producer:
             self._cancelled(run, producer, reason)
 
@@ -68,7 +68,7 @@ class EndingTask(Linked):
 
     @contextlib.contextmanager
     def _ending(self, flow_id: str, *raised: type[Exception]) -> Iterator[None]:
-        """Log why a flow was not cancelled, but for what is ``raised``; the task is ending anyway."""
+        """Log why a flow was not cancelled, except errors in ``raised``; the task is ending anyway."""
         try:
             yield
         except raised:

@@ -1,4 +1,4 @@
-"""GlideMQFlowOperator: a flow of jobs behind one task. What is run and what is returned."""
+"""GlideMQFlowOperator: a flow of jobs behind one task. This module defines the flow and the result."""
 
 from __future__ import annotations
 
@@ -30,65 +30,68 @@ if TYPE_CHECKING:
 
 
 class GlideMQFlowOperator(FlowTask):
-    """Submits a flow, waits for its end without a worker slot, and returns results.
+    """Submits a flow, waits for its end without a worker slot, and returns its results.
 
-    The flow's id follows from DAG, DAG run, task and map index. So the flow is submitted once, also when the
-    Airflow worker dies.
+    The flow id is derived from DAG, DAG run, task and map index. So the flow is submitted only once, even if
+    the Airflow worker dies.
 
-    - A retry attaches to the flow if it still runs, and repairs it if it failed: failed nodes and those after
-      them run again, completed ones keep their results. If the flow was changed in between, nodes that were
-      changed, and those after them, run again too. A clear of a task that failed does the same.
-    - A clear of a task that succeeded or still waited, a clear after a task before it has run again, and a
-      DAG run that was created again run all of the flow: no old result is seen, and what still runs is
-      cancelled.
-    - A cleared task joins what a person has started by hand since.
-    - Killing or marking the task cancels the flow; what is left of an earlier run of the task never touches
-      the flow of a later one.
+    - A retry attaches to the flow if it still runs, and repairs it if it failed: failed nodes and the nodes
+      after them run again, completed nodes keep their results. If the definition of the flow has changed
+      since then, the changed nodes and the nodes after them run again too. Clearing a failed task does the
+      same.
+    - The whole flow runs again after a clear of a task that succeeded or still waited, after a clear that
+      follows another run of an upstream task, and in a DAG run that was deleted and created again. No old
+      result is reused, and nodes that still run are cancelled.
+    - If a person has restarted the flow by hand, a cleared task attaches to that generation.
+    - Killing or marking the task cancels the flow. Leftovers of an earlier run of the task never affect the
+      flow of a later run.
 
-    Data that contains times or try numbers changes with each try: leave them out, or a retry runs their
-    nodes again. One clear looks like a retry: that of a running task whose process was killed before it
-    could cancel the flow (kill -9, a lost machine).
+    Data that contains times or try numbers changes with each try, so a retry runs these nodes again: leave
+    such values out. One kind of clear looks like a retry: that of a running task whose process was killed
+    before it could cancel the flow (kill -9, a lost machine).
 
-    With a ``flow_id`` of your own, a flow that another task or client has begun is joined: attached to on the
-    first try, repaired on later ones, never restarted nor changed.
+    With your own ``flow_id``, the task joins a flow that another task or client has begun: the first try
+    attaches to it, later tries repair it, and no try restarts or changes it.
 
     Args:
         flow: What to run: a dict in the form of a flow file, a ``FlowSpec``, or the path of a ``.yaml``,
-            ``.yml`` or ``.json`` file, relative to the DAG file or in the ``template_searchpath`` of the DAG:
-            every text in it is templated. Or ``package.module:function``, a function that returns a dict or a
-            ``FlowSpec``, which is not rendered.
+            ``.yml`` or ``.json`` file, relative to the DAG file or in the ``template_searchpath`` of the DAG.
+            All strings in these are templated. Or ``package.module:function``, a function that returns a dict
+            or a ``FlowSpec``, which is not rendered.
         flow_kwargs: Arguments for that function (templated).
-        flow_id: An id of your own (templated), 1 to 256 characters; default: derived as above.
+        flow_id: Your own id for the flow (templated), 1 to 256 characters; default: derived as above.
         glidemq_conn_id: The connection (templated).
-        deferrable: Wait in the triggerer, without a worker slot; False keeps the slot. The default is
-            ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where that is set, else True.
-        defer_after: How long to wait in the worker before deferring: resuming takes longer than a
-            short flow.
-        poll_interval: The state is read again after this long even if no event came.
-        logging_interval: How long from one log line about progress to the next.
-        show_logs: Also show, at this interval, what nodes log (``ctx.log``) and report as their progress.
-        callbacks: Names of subclasses of ``GlideMQFlowCallback``, ``package.module:Class``, that are called
-            when the flow was submitted, makes progress, and has ended.
-        require_workers: Fail immediately unless live workers serve every queue and have every handler.
-        result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
-            list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.
+        deferrable: Wait in the triggerer, without a worker slot; with False, the task keeps its slot. The
+            default is ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` if set, else True.
+        defer_after: How long to wait in the worker before deferring: a short flow ends sooner than a deferred
+            task resumes.
+        poll_interval: How often the state is read if no event arrives.
+        logging_interval: Time between log lines about progress.
+        show_logs: Also show, at this interval, the log lines (``ctx.log``) and the progress of nodes.
+        callbacks: Subclasses of ``GlideMQFlowCallback``, named as ``package.module:Class``, which are called
+            when the flow is submitted, makes progress, and ends.
+        require_workers: Fail immediately unless live workers serve every queue and have all handlers.
+        result: Which results to return, as ``{node: result}``: ``leaves`` (nodes without dependents),
+            ``all``, a list of names, or ``none``. Skipped nodes, and nodes whose failure is ignored, have no
+            result.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
-        lease: The flow is cancelled when nothing was heard of the task for this long, 15 seconds to seven
-            days: no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``,
-            and for a flow that another client has begun, there is no lease.
-        on_existing: What to do with a flow of this id, also one that another client has begun: ``attach`` to
-            it as it is, ``retry_failed`` (repair it; a clear of a success runs all of it), or ``restart``
-            (each try runs all of it); default: as above.
+        lease: The flow is cancelled after no worker or triggerer has waited for it for this long: 15 seconds
+            to seven days. None: it keeps running. Without ``cancel_on_kill``, and for a flow that another
+            client has begun, there is no lease.
+        on_existing: What to do with an existing flow of this id, even if another client has begun it:
+            ``attach`` (leave it unchanged), ``retry_failed`` (repair it; a clear of a success runs the whole
+            flow again), or ``restart`` (each try runs the whole flow again); default: as above.
 
     Raises:
-        GlideMQFlowFailed: Lists the nodes that did not complete, causes first.
+        GlideMQFlowFailed: The flow failed. Lists the nodes that did not complete, causes first.
         GlideMQFlowCancelled: The flow was cancelled.
         GlideMQFlowSuperseded: A later try of the task has restarted the flow.
-        GlideMQFlowTimeout: It had not ended at ``execution_timeout``, and was cancelled.
+        GlideMQFlowTimeout: The flow did not end within ``execution_timeout``; it is cancelled if
+            ``cancel_on_kill``.
         GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
         GlideMQException: No worker serves a queue; the server cannot be reached; the flow no longer exists.
-        AirflowFailException: The flow, the connection or the code must be changed: no retry helps.
-        ValueError, TypeError: While the DAG is parsed: the flow or a parameter cannot be right.
+        AirflowFailException: No retry helps: the flow, the connection or the code must be changed first.
+        ValueError, TypeError: While the DAG is parsed: the flow or a parameter is invalid.
     """
 
     template_fields: Sequence[str] = ("flow", "flow_kwargs", "flow_id", "glidemq_conn_id")
@@ -120,8 +123,8 @@ class GlideMQFlowOperator(FlowTask):
         """Read the flow file, and refuse a flow that cannot run; Airflow has parsed the DAG.
 
         Raises:
-            GlideMQError: The file cannot be read, or the flow cannot run with any values of its templates.
-            TypeError: It is of no type that describes a flow.
+            GlideMQError: The file cannot be read, or the flow cannot run, whatever its templates render to.
+            TypeError: No value of this type describes a flow.
         """
         if is_file(self.flow) and not is_unknown(self.flow, self._marks()):
             self._file = str(self.flow)
@@ -157,7 +160,7 @@ class GlideMQFlowOperator(FlowTask):
         jinja_env: Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """As in the base class; the text of a flow file stays one."""
+        """Render as the base class does; the text of a flow file stays a ``FlowText``."""
         if isinstance(content, FlowText):
             rendered = self._rendered(context, jinja_env or self.get_template_env())
             return FlowText.of(rendered.text(content), content.path)
@@ -167,7 +170,7 @@ class GlideMQFlowOperator(FlowTask):
         flow: object = self.flow
         is_known = isinstance(
             flow, FlowText | FlowSpec | Mapping
-        )  # no file that a template names, no function
+        )  # not a function, nor a file that a template names
         return self._read_spec({}) if is_known else None
 
     def _described(self, context: Context) -> FlowSpec:
@@ -183,7 +186,7 @@ class GlideMQFlowOperator(FlowTask):
 
     def _read_spec(self, context: Context) -> FlowSpec:
         flow: object = self.flow
-        if is_file(flow):  # its name was a template, or came from another task
+        if is_file(flow):  # the file name is a template, or an output of another task
             self.flow = self._read(str(flow))
             flow = self.render_template(self.flow, context)
         elif isinstance(flow, str) and not isinstance(flow, FlowText):
@@ -199,7 +202,7 @@ class GlideMQFlowOperator(FlowTask):
 
     def _returned(self, flow: Flow, status: FlowStatus) -> dict[str, Any] | None:
         spec = self._submitted
-        is_whole = spec is not None and status.total == len(spec.nodes)  # else running nodes have added some
+        is_whole = spec is not None and status.total == len(spec.nodes)  # else running nodes have added nodes
         found = runs.collect(
             flow, self.result, runs.leaves_of(spec) if spec is not None and is_whole else None
         )

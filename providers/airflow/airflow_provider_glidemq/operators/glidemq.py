@@ -1,4 +1,4 @@
-"""The operators for a job and for a Spark step; that for a flow, from ``flow``, has its place here too."""
+"""The operators for a job, for a Spark step, and (from ``flow``) for a flow."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ __all__ = ["XCOM_FLOW_ID", "GlideMQFlowOperator", "GlideMQOperator", "GlideMQSpa
 class GlideMQOperator(FlowTask):
     """Runs one job on a queue, waits for its end without a worker slot, and returns its result.
 
-    The job is a flow of one node, so everything about ``GlideMQFlowOperator`` applies: it is submitted once,
-    also when the Airflow worker dies; a retry attaches to it while it runs and runs it again when it
-    failed, a clear runs it again, a kill cancels it, and it does not outlive a task that has vanished.
+    The job is a flow of one node, so everything about ``GlideMQFlowOperator`` applies. It is submitted only
+    once, even if the Airflow worker dies. A retry attaches to it while it runs, and runs it again if it
+    failed. A clear runs it again, and a kill cancels it. It does not outlive a task that has vanished.
 
-    A handler that raises ``Skip`` skips the task. ``attempts`` of the job and ``retries`` of the task
-    multiply: the worker repeats a job that fails, with its ``backoff``, and the task sees only the end; a
-    retry of the task then gives it all its attempts again. Prefer attempts: they cost Airflow nothing.
-    Retries are for what no attempt cures: no worker, an unreachable server, a lost Airflow worker.
+    A handler that raises ``Skip`` skips the task. The ``attempts`` of the job and the ``retries`` of the task
+    multiply: the worker repeats a failing job with its ``backoff``, and the task sees only the end; each
+    retry of the task then grants all attempts again. Prefer attempts: they cost Airflow nothing. Use retries
+    for what no attempt can fix: no worker, an unreachable server, a lost Airflow worker.
 
     Args:
         queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
-        job: The handler's name (templated).
-        data: What the handler gets as ``ctx.data`` (templated): JSON, at most 1 MiB.
+        job: The name of the job's handler (templated).
+        data: The data for the handler, ``ctx.data`` (templated): JSON, at most 1 MiB.
         options: ``JobOptions``, or a dict of its fields as in a flow file (templated).
-        retention: How long after its end the job is kept; a number is seconds. None: until it is removed.
-        flow_id: An id of your own (templated); default: derived from DAG, DAG run, task and map index.
+        retention: How long the job is kept after its end; a number means seconds. None: until it is removed.
+        flow_id: Your own id for the flow (templated); default: derived from DAG, DAG run, task and map index.
         glidemq_conn_id, deferrable, defer_after, poll_interval, logging_interval, show_logs, callbacks,
-        require_workers, cancel_on_kill, lease, on_existing: As of ``GlideMQFlowOperator``.
+        require_workers, cancel_on_kill, lease, on_existing: See ``GlideMQFlowOperator``.
 
     Raises:
-        GlideMQFlowFailed: The job failed: with the reason, after how many attempts.
+        GlideMQFlowFailed: The job failed; with the reason and the number of attempts.
         AirflowSkipException: Its handler skipped it.
         GlideMQResultTooLarge: Its result is more than 48 KiB of JSON, and XCom is in Airflow's database.
         GlideMQFlowCancelled, GlideMQFlowSuperseded, GlideMQFlowTimeout, GlideMQException,
-        AirflowFailException: As ``GlideMQFlowOperator``.
+        AirflowFailException: See ``GlideMQFlowOperator``.
         ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
     """
 
@@ -92,7 +92,7 @@ class GlideMQOperator(FlowTask):
         """Refuse a job that cannot run; Airflow has parsed the DAG.
 
         Raises:
-            GlideMQError, TypeError: It cannot run with any values of its templates.
+            GlideMQError, TypeError: The job cannot run, whatever its templates render to.
         """
         self._check()
         super().resolve_template_files()
@@ -129,35 +129,36 @@ class GlideMQOperator(FlowTask):
 
 
 class GlideMQSparkOperator(GlideMQOperator):
-    """Runs one Spark step on the warm session of a glide-mq worker, and returns what the step returns.
+    """Runs one Spark step on the warm session of a glide-mq worker, and returns its result.
 
-    The step is a function ``step(spark, ctx, **arguments)``; ``spark`` is a new ``SparkSession`` on
-    the context that the worker keeps, so no JVM is started. How many stages and tasks are done is in the log
-    of the task; a task that is killed ends the Spark jobs of its step. What the step returns is small JSON,
-    such as counts of rows and the paths of what it has written.
+    The step is a function ``step(spark, ctx, **arguments)``; ``spark`` is a new ``SparkSession`` on the
+    context that the worker keeps open, so no JVM is started. The task log shows how many stages and tasks are
+    done. Killing the task ends the Spark jobs of its step. The result should be small JSON, such as row
+    counts and the paths of the output.
 
     Workers for it: ``glidemq worker --app glidemq_orchestrate.spark --allow-import mypackage --queue spark``.
-    Master and settings of their session are theirs: ``GLIDEMQ_SPARK_MASTER``, ``GLIDEMQ_SPARK_CONF``.
+    The workers define the master and settings of the session: ``GLIDEMQ_SPARK_MASTER``,
+    ``GLIDEMQ_SPARK_CONF``.
 
     Args:
-        application: The step, ``package.module:function`` (templated), of a package that the workers were
-            started with.
-        arguments: Its arguments by name (templated).
-        location: Directory or URI where it reads and writes (templated): ``ctx.data["location"]``.
-        lineage: What it reads and writes, for OpenLineage (templated), as ``{"inputs": [...], "outputs":
-            [...]}`` of paths, URIs or ``{"namespace", "name"}``. The step may also return it.
-        conf: Settings of Spark SQL for this step alone (templated), such as ``spark.sql.shuffle.partitions``.
-        user: For whom the step runs (templated), as Spark's pages show it: ``spark.glidemq.user``. It gives
-            no rights.
+        application: The step, ``package.module:function`` (templated), in a package that the workers allow
+            (``--allow-import``).
+        arguments: The arguments of the step by name (templated).
+        location: The directory or URI where the step reads and writes (templated): ``ctx.data["location"]``.
+        lineage: The inputs and outputs of the step for OpenLineage (templated), as ``{"inputs": [...],
+            "outputs": [...]}`` of paths, URIs or ``{"namespace", "name"}``. The step may also return it.
+        conf: Spark SQL settings for this step only (templated), such as ``spark.sql.shuffle.partitions``.
+        user: The user for whom the step runs (templated), as the Spark UI shows it: ``spark.glidemq.user``.
+            It grants no rights.
         queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
         options, retention, flow_id, glidemq_conn_id, deferrable, defer_after, poll_interval,
-        logging_interval, show_logs, callbacks, require_workers, cancel_on_kill, lease, on_existing: As of
-        ``GlideMQOperator``.
+        logging_interval, show_logs, callbacks, require_workers, cancel_on_kill, lease, on_existing: See
+            ``GlideMQOperator``.
 
     Raises:
-        GlideMQFlowFailed: The step failed: with the reason, after how many attempts.
+        GlideMQFlowFailed: The step failed; with the reason and the number of attempts.
         GlideMQResultTooLarge, GlideMQFlowCancelled, GlideMQFlowSuperseded, GlideMQFlowTimeout,
-        GlideMQException, AirflowSkipException, AirflowFailException: As of ``GlideMQOperator``.
+        GlideMQException, AirflowSkipException, AirflowFailException: See ``GlideMQOperator``.
         ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
     """
 
@@ -206,7 +207,7 @@ class GlideMQSparkOperator(GlideMQOperator):
         return {"queue": self.queue_name, "job": SPARK_JOB, **step}
 
     def _step(self) -> dict[str, Any]:
-        """The name of the node, and the data of its job but location and conf."""
+        """The name of the node, and the data of its job except ``location`` and ``conf``."""
         for name in ("arguments", "conf", "lineage"):
             value: object = getattr(self, name)
             if not (value is None or isinstance(value, Mapping) or is_unknown(value, self._marks())):

@@ -50,12 +50,12 @@ BACKSTOP: Final = timedelta(seconds=60)
 
 
 class FlowTask(EndingTask, LineageTask):
-    """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
+    """A task that runs one flow: submits or continues it, waits for its end, and ends as the flow does.
 
     Subclasses define the flow and what the task returns. See ``GlideMQFlowOperator`` for the rest.
 
     Raises:
-        ValueError: A parameter cannot be right, with any values of templates.
+        ValueError: A parameter is invalid, whatever its templates render to.
     """
 
     def __init__(  # noqa: PLR0913  what the operators have in common
@@ -92,25 +92,25 @@ class FlowTask(EndingTask, LineageTask):
         self._run: OrchestratedRun | None = None
         self._is_killed = False
         self._submitted: FlowSpec | None = None
-        self._is_first = False  # whether this process has submitted the flow; else it resumes
-        self._has_notified = False  # callbacks know that it was submitted
+        self._is_first = False  # this process has submitted the flow; else it resumes
+        self._has_notified = False  # the callbacks for the submission were called
         self._is_masked = False  # see ``node_reports``
 
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
-        """What the task returns for a flow that has completed."""
+        """The return value of the task for a flow that has completed."""
         raise NotImplementedError
 
     _group: str | None = None  # the task group whose flow it is
 
     shows_progress: ClassVar[bool] = False
-    """Whether the log has what nodes report as their progress also without ``show_logs``."""
+    """Whether the log shows the progress of nodes even without ``show_logs``."""
     shows_end: ClassVar[bool] = True
-    """Whether the task ends as its flow does; else a clear of it restarts the flow."""
+    """Whether the task ends as its flow does; if not, clearing it restarts the flow."""
 
     # -- what Airflow calls ----------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> Any:
-        """Submit the flow, or attach to it; return its results if it has ended, else wait."""
+        """Submit the flow, or attach to it. Return its results if it has ended, else wait."""
         ti = context["ti"]
         attempt = self._attempt(context)
         run = self._start_run(context, attempt)
@@ -130,7 +130,7 @@ class FlowTask(EndingTask, LineageTask):
         return self._go_on(context, self._id(ti), begin)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
+        """Resume after the trigger has fired. The event has the reason; the outcome comes from the server."""
         if event is None or "status" not in event or "flow_id" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
         flow_id, self._is_masked = event["flow_id"], event.get("is_masked", False)
@@ -144,7 +144,7 @@ class FlowTask(EndingTask, LineageTask):
         return self._go_on(context, flow_id)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume after waiting; a flow that no task will wait for is cancelled first.
+        """Resume after waiting. A flow that no task will wait for is cancelled first.
 
         Airflow calls neither ``execute_complete`` nor a trigger's ``on_kill`` when waiting itself has failed.
         """
@@ -162,7 +162,7 @@ class FlowTask(EndingTask, LineageTask):
             raise
 
     def on_kill(self) -> None:
-        """Cancel the flow when the worker process is asked to stop; never one that a later try has begun."""
+        """Cancel the flow when the worker process must stop; never a flow that a later try has begun."""
         self._is_killed = True
         if self._run is not None and self.cancel_on_kill:
             self._cancel_begun(self._run, KILLED)
@@ -181,9 +181,9 @@ class FlowTask(EndingTask, LineageTask):
         return TaskAttempt.of(ti, context["dag_run"], self.retries, before, shows_end=self.shows_end)
 
     def _start_run(self, context: Context, attempt: TaskAttempt | None = None) -> OrchestratedRun:
-        """The run of the flow, as this process goes on with it. Its owner renews the lease while it waits.
+        """Start or continue the run of the flow. Its owner renews the lease while this process waits.
 
-        So that may be short; see ``_keep_while_deferred``.
+        So the lease may be short; see ``_keep_while_deferred``.
         """
         ti, lease = context["ti"], None if self.lease is None else min(self.lease, AT_WORK)
         run = self._run = runs.OrchestratedRun(
@@ -228,7 +228,7 @@ class FlowTask(EndingTask, LineageTask):
         if is_attached and begun.last is not None and begun.last.state.is_terminal:
             self.log.warning(
                 "Flow %s had ended before (%s), and was begun by %s: nothing runs. If each DAG run is to "
-                "run it, put {{ run_id }} into flow_id; on_existing='restart' runs it again",
+                "run it, put {{ run_id }} into flow_id. on_existing='restart' runs it again",
                 flow.id, begun.last.state.value, begun_by(begun.last),
             )  # fmt: skip
         self.log.info(
@@ -237,10 +237,10 @@ class FlowTask(EndingTask, LineageTask):
             ", restarted" if how == "restart" and state else "", flow.id,
         )  # fmt: skip
         if how == "retry_failed" and state in (FlowState.FAILED, FlowState.CANCELLED):
-            self.log.info("Only what did not complete runs again. %s", RESTART_ADVICE.format(flow.id))
+            self.log.info("Only nodes that did not complete run again. %s", RESTART_ADVICE.format(flow.id))
 
     def _keep_while_deferred(self, producer: FlowProducer, flow: Flow) -> None:
-        """Own the flow for ``lease``: it may take that long until a triggerer renews the lease."""
+        """Renew the lease for its full length: it may take that long until a triggerer renews it."""
         owner = self._owner_name
         if owner is None or self.lease is None or self.lease <= AT_WORK:
             return
@@ -249,7 +249,7 @@ class FlowTask(EndingTask, LineageTask):
 
     @property
     def _owner_name(self) -> str | None:
-        """The task as the owner of its flow; None: a kill lets it run, or another client has begun it."""
+        """The owner name of the task; None if a kill does not cancel the flow, or others have begun it."""
         run = self._run
         return run.owner.name if run is not None and run.owner is not None and run.is_owned else None
 
@@ -260,7 +260,7 @@ class FlowTask(EndingTask, LineageTask):
     ) -> Any:
         """Find the flow, or ``begin`` it, and wait for its end.
 
-        Once there is a flow, failures to reach the server count as temporary for minutes.
+        Once the flow exists, failures to reach the server count as temporary for some minutes.
         """
         patience, run = patience_for(self.log, f"Flow {flow_id}"), self._run_of(context)
         with airflow_errors():
@@ -286,7 +286,7 @@ class FlowTask(EndingTask, LineageTask):
             raise GlideMQException(f"{type(exc).__name__}: {exc}") from exc
 
     def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
-        """Finish if the flow has ended. Else wait: also for one that was retried or restarted by others."""
+        """Finish if the flow has ended. Otherwise wait, also for a flow that others retry or restart."""
         while True:
             self.link_places = self._linked(flow)
             try:
@@ -318,7 +318,7 @@ class FlowTask(EndingTask, LineageTask):
         return self._finish(context, flow, status)
 
     def _here(self, context: Context) -> Waiting:
-        is_ours = self._is_first or self._is_masked  # else the trigger has shown it
+        is_ours = self._is_first or self._is_masked  # otherwise the trigger has shown them
         is_shown = is_ours and (self.show_logs or self.shows_progress)
         reports = NodeReports(self.show_logs) if is_shown else None
         return Waiting(self.log, self.logging_interval, reports, partial(self._notify, "progress", context))
@@ -337,7 +337,7 @@ class FlowTask(EndingTask, LineageTask):
             raise GlideMQFlowCancelled(flow.id, status.reason, again(flow.id))
         self.log.info("Flow %s completed: %d nodes", flow.id, status.completed)
         result = self._returned(flow, status)
-        with contextlib.suppress(FlowNotFound):  # removed since
+        with contextlib.suppress(FlowNotFound):  # removed since then
             self._run_of(context).shown(flow, status)
         return result
 

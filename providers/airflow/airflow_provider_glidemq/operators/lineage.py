@@ -1,4 +1,4 @@
-"""What the Spark steps of a flow read and write, for OpenLineage; Airflow's provider for it calls this."""
+"""OpenLineage inputs and outputs of the Spark steps of a flow; Airflow's OpenLineage provider calls this."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MAX_STEPS: Final = 1_000
 class LineageTask(Linked, TemplatedOperator):
     """A task whose flow may have Spark steps that report what they read and write.
 
-    They report it in their data or in what they return, ``{"lineage": {"inputs": [...], "outputs": [...]}}``,
-    and Spark reports which folders its queries have read and written.
-    The lineage of the task is that of all its steps: what one step writes and another reads is an output.
+    They report it in their data or in their result, ``{"lineage": {"inputs": [...], "outputs": [...]}}``, and
+    Spark reports which folders its queries read and write. The lineage of the task combines all its steps: a
+    dataset that one step writes and another reads is an output.
     """
 
     def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
@@ -43,15 +43,15 @@ class LineageTask(Linked, TemplatedOperator):
         raise NotImplementedError
 
     def _declared(self) -> FlowSpec | None:
-        """The flow, as far as it is known before the task runs."""
+        """The flow, if it is known before the task runs."""
         return self._described({})
 
     def _linked(self, flow: Flow) -> Mapping[str, str]:
-        """What a link may need: the ids of the flow, its queue, its job."""
+        """The values for a link: the ids of the flow, its queue, its job."""
         return {"flow_id": flow.id, "queue": flow.home}
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
-        """What the steps declare in their data."""
+        """The inputs and outputs that the steps declare in their data."""
         if (spec := self._declared()) is None:
             return None
         return _as_openlineage(node.data for node in spec.nodes if node.job.startswith(SPARK))
@@ -59,14 +59,14 @@ class LineageTask(Linked, TemplatedOperator):
     def get_openlineage_facets_on_complete(
         self, task_instance: RuntimeTaskInstanceProtocol
     ) -> OperatorLineage[Any, Any] | None:
-        """What the steps that have completed declare and report, read from the server: of the first 1,000."""
+        """The inputs and outputs of the first 1,000 completed steps, read from the server."""
         with self._producer() as producer:
             return _as_openlineage(list(_reports(producer.get(self._id(task_instance)), self._queue)))
 
     def get_openlineage_facets_on_failure(
         self, task_instance: RuntimeTaskInstanceProtocol
     ) -> OperatorLineage[Any, Any] | None:
-        """The same: what was written before the flow failed."""
+        """The same, for the steps that completed before the flow failed."""
         return self.get_openlineage_facets_on_complete(task_instance)
 
 
@@ -96,7 +96,7 @@ def _as_openlineage(reports: Any) -> OperatorLineage[Any, Any]:
 
 
 def _readable(value: Json) -> Lineage:
-    """The lineage in the data or the result of a step; what cannot be read is none."""
+    """The lineage in the data or the result of a step; invalid lineage is ignored."""
     from glidemq_orchestrate.spark.lineage import Lineage  # noqa: PLC0415  with OpenLineage only
 
     with contextlib.suppress(ValueError):

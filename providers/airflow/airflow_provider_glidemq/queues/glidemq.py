@@ -1,4 +1,4 @@
-"""GlideMQMessageQueueProvider: what ``MessageQueueTrigger`` does for the scheme ``glidemq``."""
+"""GlideMQMessageQueueProvider: implements ``MessageQueueTrigger`` for the scheme ``glidemq``."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 
 class GlideMQMessageQueueProvider(BaseMessageQueueProvider):
-    """Makes ``GlideMQMessageTrigger`` of ``MessageQueueTrigger``.
+    """Turns ``MessageQueueTrigger`` into ``GlideMQMessageTrigger``.
 
-    Either of ``MessageQueueTrigger(scheme="glidemq", queue_name="orders", jobs="order")``, which takes the
-    arguments of ``GlideMQMessageTrigger``; or of the older ``queue="glidemq://CONNECTION/orders?jobs=order"``.
+    Two forms are supported: ``MessageQueueTrigger(scheme="glidemq", queue_name="orders", jobs="order")``,
+    which takes the arguments of ``GlideMQMessageTrigger``, and the older
+    ``queue="glidemq://CONNECTION/orders?jobs=order"``.
     """
 
     scheme = SCHEME
 
     def queue_matches(self, queue: str) -> bool:
-        """Whether it is a URI of ours."""
+        """Whether the URI has the scheme ``glidemq``."""
         return queue.startswith(f"{SCHEME}://")
 
     def trigger_class(self) -> type[BaseEventTrigger]:
@@ -38,11 +39,11 @@ class GlideMQMessageQueueProvider(BaseMessageQueueProvider):
         return GlideMQMessageTrigger
 
     def trigger_kwargs(self, queue: str, **kwargs: Any) -> dict[str, Any]:
-        """The arguments that are in a URI.
+        """The arguments in a URI.
 
         Raises:
-            ValueError: It is not of the form ``glidemq://CONNECTION/QUEUE?jobs=NAME``, or something is given
-                there and as an argument.
+            ValueError: The URI is not of the form ``glidemq://CONNECTION/QUEUE?jobs=NAME``, or a value is
+                given both there and as an argument.
         """
         address = queue_address(queue)
         found: dict[str, Any] = {"glidemq_conn_id": address.conn_id, "queue_name": address.queue}

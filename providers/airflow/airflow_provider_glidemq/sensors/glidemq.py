@@ -1,4 +1,4 @@
-"""Sensors for a flow, a job, or a whole queue that another client uses."""
+"""Sensors for a flow, a job, or a whole queue of another client."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ ENDED: Final = ("completed", "failed")
 class GlideMQJobSensor(WaitingSensor):
     """Waits until a job has completed and returns its result. The job may not exist yet.
 
-    ``timeout`` and ``poke_interval`` are those of every sensor; while deferred, the job's event
-    ends the wait, and ``poke_interval`` is how often the state is read if no event came. A job that is
-    removed when it ends (``remove_on_complete``) can be missed.
+    ``timeout`` and ``poke_interval`` work as for every sensor. While deferred, the job's event ends the wait,
+    and ``poke_interval`` is how often the state is read if no event arrives. A job that is removed when it
+    ends (``remove_on_complete``) can be missed.
 
     Args:
         queue_name: The queue of the job (templated); ``queue`` is Airflow's, of its own workers.
-        job_id: The job (templated).
-        allowed_states: Which ends count as success: of ``completed``, ``failed``.
+        job_id: The id of the job (templated).
+        allowed_states: The final states that count as success, out of ``completed`` and ``failed``.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer; otherwise poke as every sensor does. The default is
             ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where that is set, else True.
@@ -45,7 +45,8 @@ class GlideMQJobSensor(WaitingSensor):
     Raises:
         GlideMQJobFailed: The job failed, and ``failed`` is not in ``allowed_states``.
         GlideMQResultTooLarge: Its result is more than 48 KiB of JSON, and XCom is in Airflow's database.
-        AirflowSensorTimeout: It has not ended in time; the message contains its state. The job continues.
+        AirflowSensorTimeout: The job has not ended in time; the message contains its state. The job
+            continues.
         ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
     """
 
@@ -70,7 +71,7 @@ class GlideMQJobSensor(WaitingSensor):
         self.allowed_states = tuple(allowed_states)
 
     def _look(self) -> bool | PokeReturnValue:
-        """Whether the job has ended, with its result; raises for an end that is not allowed."""
+        """Whether the job has ended, with its result. Raises for a final state that is not allowed."""
         with self._queue(self.queue_name) as queue:
             try:
                 job = queue.get_job(str(self.job_id))
@@ -113,28 +114,29 @@ class GlideMQJobSensor(WaitingSensor):
 
 
 class GlideMQQueueSensor(WaitingSensor):
-    """Waits until a queue is ``empty``, ``idle``, ``paused``, ``resumed`` or ``served``, or has so many jobs.
+    """Waits until a queue meets a condition, such as ``empty`` or ``served``, or has a number of jobs.
 
-    ``timeout`` and ``poke_interval`` are those of every sensor; while deferred, the queue is looked
-    at each second while something happens there, and else after ``poke_interval``. What it returns is the
-    number of jobs by state. Jobs that wait for other jobs or for their ordering key are in no number.
+    ``timeout`` and ``poke_interval`` work as for every sensor. While deferred, the queue is read every second
+    if there is activity, otherwise every ``poke_interval``. The sensor returns the number of jobs by state.
+    Jobs that wait for other jobs or for their ordering key are not counted.
 
-    A queue that was never used is empty and idle; a warning is logged, as its name may be wrong.
+    A queue that was never used is empty and idle; a warning is logged, because the name may be wrong.
 
     Args:
         queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
-        condition: ``empty`` (no job waits for a worker), ``idle`` (nor runs, nor is delayed or suspended),
-            ``paused``, ``resumed`` (not paused), ``served`` (a worker is alive, with handlers for ``jobs``).
-        at_least, at_most: Instead: how many jobs are in ``states`` together.
-        states: Which states are counted: of ``waiting``, ``prioritized``, ``delayed``, ``active``,
+        condition: ``empty`` (no job waits for a worker), ``idle`` (empty, and no job is active, delayed or
+            suspended), ``paused``, ``resumed`` (not paused), ``served`` (live workers have handlers for
+            ``jobs``).
+        at_least, at_most: Instead of ``condition``: bounds for the total number of jobs in ``states``.
+        states: The states to count, out of ``waiting``, ``prioritized``, ``delayed``, ``active``,
             ``suspended``, ``completed``, ``failed``; by default the first two.
-        jobs: Job names, for ``served``; a worker in Node does not list its handlers, and counts for all.
+        jobs: Job names, for ``served``. A Node worker does not list its handlers, and counts for all names.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer; otherwise poke as every sensor does. The default is
             ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where that is set, else True.
 
     Raises:
-        AirflowSensorTimeout: It was not met in time; the message contains the state of the queue.
+        AirflowSensorTimeout: The condition was not met in time; the message contains the state of the queue.
         ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
     """
 
@@ -166,7 +168,7 @@ class GlideMQQueueSensor(WaitingSensor):
         self._wanted = QueueCondition(condition, at_least, at_most, tuple(states), tuple(jobs))
 
     def _look(self) -> bool | PokeReturnValue:
-        """Whether the condition is fulfilled, with the number of jobs by state."""
+        """Whether the condition is met, with the number of jobs by state."""
         state = self._read()
         if state.is_unknown:
             self.log.warning("%s: it was never used. Is its name right?", self._what())
@@ -217,19 +219,19 @@ TERMINAL: Final = tuple(state.value for state in FlowState if state.is_terminal)
 class GlideMQFlowSensor(WaitingSensor):
     """Waits until a flow has completed. The flow may not exist yet.
 
-    Name the flow by ``flow_id``, or by the task that runs it: ``external_dag_id``, ``external_task_id``,
-    ``external_run_id``. ``timeout`` and ``poke_interval`` are those of every sensor; while
-    deferred, the flow's event ends the wait, and ``poke_interval`` is how often the state is read if no event
-    came.
+    Give ``flow_id``, or the task that runs the flow: ``external_dag_id``, ``external_task_id``,
+    ``external_run_id``. ``timeout`` and ``poke_interval`` work as for every sensor. While deferred, the
+    flow's event ends the wait, and ``poke_interval`` is how often the state is read if no event arrives.
 
     Args:
-        flow_id: The flow's id (templated).
-        external_dag_id: DAG of the task that runs the flow (templated).
-        external_task_id: That task (templated).
-        external_run_id: Its DAG run (templated).
+        flow_id: The id of the flow (templated).
+        external_dag_id: The DAG of the task that runs the flow (templated).
+        external_task_id: The id of that task (templated).
+        external_run_id: The id of its DAG run (templated).
         external_map_index: The index of a mapped task; -1 for a task that is not mapped.
-        allowed_states: Final states that count as success: of ``completed``, ``failed``, ``cancelled``.
-        result: Which results are returned, as ``{node: result}``: ``none``, ``leaves``, ``all`` or a list of
+        allowed_states: The final states that count as success, out of ``completed``, ``failed``,
+            ``cancelled``.
+        result: Which results to return, as ``{node: result}``: ``none``, ``leaves``, ``all`` or a list of
             names.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer; otherwise poke as every sensor does. The default is
@@ -238,7 +240,8 @@ class GlideMQFlowSensor(WaitingSensor):
     Raises:
         GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
         GlideMQFlowFailed, GlideMQFlowCancelled: The flow ended in a state that is not in ``allowed_states``.
-        AirflowSensorTimeout: It has not ended in time; the message contains its state. The flow continues.
+        AirflowSensorTimeout: The flow has not ended in time; the message contains its state. The flow
+            continues.
     """
 
     template_fields: Sequence[str] = (
@@ -282,7 +285,7 @@ class GlideMQFlowSensor(WaitingSensor):
         self.result = result
 
     def _look(self) -> bool | PokeReturnValue:
-        """Whether the flow has ended, with its results; raises for a state that is not allowed."""
+        """Whether the flow has ended, with its results. Raises for a final state that is not allowed."""
         with self._producer() as producer:
             try:
                 flow = producer.get(self._id())
@@ -290,7 +293,7 @@ class GlideMQFlowSensor(WaitingSensor):
                 return False
             try:
                 return PokeReturnValue(is_done=True, xcom_value=self._judge(flow)) if _ended(flow) else False
-            except Superseded:  # it was restarted since
+            except Superseded:  # it was restarted in between
                 return False
 
     def _linked(self) -> Mapping[str, str]:
@@ -345,7 +348,7 @@ class GlideMQFlowSensor(WaitingSensor):
 
 
 def _ended(flow: Flow) -> bool:
-    """Whether it has ended; until then it is supervised if nothing else does that (only Node workers run)."""
+    """Whether the flow has ended; if not, supervise it, as Node workers alone do not."""
     if flow.status().state.is_terminal:
         return True
     flow.supervise()

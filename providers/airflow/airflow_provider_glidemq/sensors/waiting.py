@@ -1,4 +1,4 @@
-"""The base of the sensors: look once, then wait in the triggerer or poke; time-outs; soft failure."""
+"""The base class of the sensors: check once, then wait in the triggerer or poke; timeouts; soft failure."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ BACKSTOP: Final = timedelta(seconds=60)
 
 
 class WaitingSensor(Linked, BaseSensorOperator):
-    """Waits for one thing, which ``_look`` looks for and ``_trigger`` waits for.
+    """Waits for one thing, which ``_look`` checks and ``_trigger`` waits for.
 
-    As of every sensor, ``soft_fail`` skips the task when its time is over, and for an
-    ``AirflowFailException``; ``never_fail`` for any failure. Deferred or not, and ``timeout`` as
-    ``execution_timeout``: whichever comes first. Once it waits, failures to reach the server are passing
-    ones for minutes: see ``hooks.glidemq``.
+    As for every sensor, ``soft_fail`` skips the task after a timeout or an ``AirflowFailException``, and
+    ``never_fail`` after any failure. Deferred or not, the wait ends at ``timeout`` or ``execution_timeout``,
+    whichever comes first. While it waits, failures to reach the server count as temporary for some minutes:
+    see ``hooks.glidemq``.
     """
 
     def __init__(
@@ -60,26 +60,26 @@ class WaitingSensor(Linked, BaseSensorOperator):
             raise TypeError(f"deferrable must be True or False, got {deferrable!r}")
         self.glidemq_conn_id = glidemq_conn_id
         self.deferrable = deferrable
-        self._is_waiting = False  # its first look was good
+        self._is_waiting = False  # its first check succeeded
 
     def execute(self, context: Context) -> Any:
-        """Look once; then wait in the triggerer, or poke as every sensor does."""
+        """Check once; then wait in the triggerer, or poke as every sensor does."""
         self.link_places = self._linked()
         with self._softly():
             return self._wait(context) if self.deferrable else super().execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume after waiting. That of every sensor would skip for any failure."""
+        """Resume after waiting. The method of the base sensor would skip the task after any failure."""
         with self._softly():
             try:
-                # Beyond that of every sensor, to the one of every operator.
+                # Bypass the method of BaseSensorOperator for that of BaseOperator.
                 return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
             except TaskDeferralTimeout:
                 return self._last_look(context)
 
     @contextmanager
     def _softly(self) -> Iterator[None]:
-        """Skip the task instead of failing it if ``soft_fail`` or ``never_fail`` is set."""
+        """Skip the task instead of failing it, by ``soft_fail`` and ``never_fail``."""
         try:
             yield
         except (AirflowSkipException, AirflowRescheduleException):
@@ -97,8 +97,8 @@ class WaitingSensor(Linked, BaseSensorOperator):
         """Whether it has come, with what the task returns; raises for an end that is not allowed.
 
         Raises:
-            GlideMQException: The server cannot be reached: at once at the first look of a task, and for some
-                minutes while it waits.
+            GlideMQException: The server cannot be reached: raised at once by the first check of a task, and
+                after some minutes while it waits.
         """
         patience = self._patience(context)
         while True:
@@ -119,14 +119,14 @@ class WaitingSensor(Linked, BaseSensorOperator):
                 return found
 
     def _patience(self, context: Context) -> Patience | None:
-        """None at the first look of a task, which shows whether the connection is right at all."""
+        """None for the first check of a task, which shows whether the connection is valid at all."""
         is_again = not self.deferrable and self.reschedule
         if is_again and context["ti"].get_first_reschedule_date(context) is not None:
             self._is_waiting = True
         return patience_for(self.log, self._what()) if self._is_waiting and not self.silent_fail else None
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
+        """Resume after the trigger has fired. The event has the reason; the outcome comes from the server."""
         if event is None or "status" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
         self.link_places = self._linked()
@@ -138,7 +138,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         return self.execute(context)
 
     def _linked(self) -> Mapping[str, str]:
-        """What a link may need, of ``flow_id``, ``queue``, ``job_id``."""
+        """The known values of ``flow_id``, ``queue``, ``job_id`` for the link."""
         raise NotImplementedError
 
     def _look(self) -> bool | PokeReturnValue:
@@ -150,15 +150,15 @@ class WaitingSensor(Linked, BaseSensorOperator):
         raise NotImplementedError
 
     def _what(self) -> str:
-        """What is waited for, for logs and errors."""
+        """The subject of the wait, for logs and errors."""
         raise NotImplementedError
 
     def _trigger(self, poll_interval: float, deadline: float, not_before: float) -> WaitingTrigger:
-        """Waits for it in the triggerer."""
+        """The trigger that waits in the triggerer."""
         raise NotImplementedError
 
     def _hint(self) -> str:
-        """Why it may not have come, as it is now."""
+        """The current state, and why the wait may not be over."""
         raise NotImplementedError
 
     def _wait(self, context: Context) -> Any:
@@ -190,7 +190,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         return self.deferrable and limit is not None and limit.total_seconds() < self.timeout
 
     def _deadline(self, context: Context) -> float:
-        """``timeout`` or ``execution_timeout`` after the task began, however often it has resumed since."""
+        """``timeout`` or ``execution_timeout`` after the start of the task, however often it has resumed."""
         began, limit = context["ti"].start_date, self.execution_timeout
         if not self.deferrable and self.reschedule:
             began = context["ti"].get_first_reschedule_date(context) or began
@@ -198,11 +198,11 @@ class WaitingSensor(Linked, BaseSensorOperator):
         return float(began.timestamp()) + float(seconds)
 
     def _last_look(self, context: Context) -> Any:
-        """Look once more; if it is still not there, raise with its state.
+        """Check once more; if the wait is still not over, raise with the current state.
 
         Raises:
-            AirflowSensorTimeout: It has not come.
-            AirflowTaskTimeout: The same, where ``execution_timeout`` came first: the task may be retried.
+            AirflowSensorTimeout: ``timeout`` has passed.
+            AirflowTaskTimeout: ``execution_timeout`` has passed first: the task may be retried.
         """
         hint, self._is_waiting = "", False
         try:
@@ -211,7 +211,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
                 return seen.xcom_value if isinstance(seen, PokeReturnValue) else None
             hint = self._hint()
         except GlideMQException as exc:
-            if type(exc) is not GlideMQException:  # it has ended, and not well
+            if type(exc) is not GlideMQException:  # it has ended in a state that is not allowed
                 raise
             self.log.warning("The last look has failed: %s", exc)
         except GlideMQError as exc:
@@ -223,10 +223,10 @@ class WaitingSensor(Linked, BaseSensorOperator):
 
 
 def check_text(name: str, value: object) -> None:
-    """Refuse what names nothing, while the DAG is parsed; templates and outputs of tasks may be anything.
+    """Refuse an empty name while the DAG is parsed. Templates and outputs of tasks are always accepted.
 
     Raises:
-        ValueError: It is no text, or an empty one.
+        ValueError: The value is not a string, or empty.
     """
     if not is_unknown(value) and (not isinstance(value, str) or not value):
         raise ValueError(f"{name} must be a text that is not empty, got {value!r}")

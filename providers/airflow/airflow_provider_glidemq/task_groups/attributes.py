@@ -1,4 +1,4 @@
-"""Parameters of the tasks of a group: which become options of a node, and which a flow cannot have."""
+"""Parameters of the tasks of a group: which become options of a node, and which have no counterpart."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Operator
 
 _ABSENT: Final = object()
-# What changes how or when a task runs and has no counterpart in a flow: the attribute, the value that means
-# nothing, and the reason.
-_ON_LAUNCH: Final = "a flow begins as a whole; give it to the task launch instead: launch_args={...}"
+# Attributes that change how or when a task runs and have no counterpart in a flow: the attribute, its neutral
+# value, and the reason.
+_ON_LAUNCH: Final = "a flow starts as a whole; give it to the task launch instead: launch_args={...}"
 _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("depends_on_past", False, _ON_LAUNCH),
     ("wait_for_downstream", False, _ON_LAUNCH),
@@ -40,7 +40,7 @@ _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("show_logs", False, "give it to the group"),
     ("callbacks", (), "they are called for whole flows"),
 )
-# What default_args may have all the same: nothing of it is about what the task does, and launch has it too.
+# Allowed in default_args nevertheless: these do not change what the task does, and launch has them too.
 _LEFT_OUT: Final = frozenset(
     {"executor", "executor_config", "map_index_template", "on_execute_callback", "on_retry_callback"}
 )
@@ -53,7 +53,7 @@ def rule_of(operator: Operator) -> str:
 
 
 def attributes(operator: Operator, names: Sequence[str]) -> dict[str, Any]:
-    """Those of these parameters of a task that are set, also of one that was expanded."""
+    """The parameters with these names that are set on a task, expanded or not."""
     found = {name: getattr(operator, name, _ABSENT) for name in names}
     if isinstance(operator, MappedOperator):
         found = {name: operator.partial_kwargs.get(name, value) for name, value in found.items()}
@@ -61,7 +61,7 @@ def attributes(operator: Operator, names: Sequence[str]) -> dict[str, Any]:
 
 
 def given(operator: Operator, name: str) -> Any:
-    """A parameter of a task, also of one that was expanded."""
+    """A parameter of a task, expanded or not."""
     if isinstance(operator, MappedOperator):
         of_function = getattr(operator, "python_callable", None) if name == "python_callable" else None
         return of_function or operator.partial_kwargs.get(name, defaults_of(operator).get(name))
@@ -69,13 +69,13 @@ def given(operator: Operator, name: str) -> Any:
 
 
 def is_default(operator: Operator, name: str, value: Any) -> bool:
-    """Whether default_args give a parameter this value: it was not given to the task itself."""
+    """Whether the value of a parameter comes from default_args, and not from the task itself."""
     default = defaults_of(operator).get(name, _ABSENT)
     return default is not _ABSENT and value in (default, [default])
 
 
 def defaults_of(operator: Operator) -> dict[str, Any]:
-    """The default_args of its DAG and groups, the inner ones last."""
+    """The default_args of the DAG and the groups of a task, the innermost last."""
     found: list[Mapping[str, Any]] = []
     group = operator.task_group
     while group is not None:
@@ -88,10 +88,10 @@ def defaults_of(operator: Operator) -> dict[str, Any]:
 
 
 def check_attributes(operator: Operator) -> None:
-    """Refuse what changes how or when a task runs and has no counterpart in a flow.
+    """Refuse attributes that change how or when a task runs and have no counterpart in a flow.
 
     Raises:
-        ConfigurationError: It is set; the message says why it cannot be, and what to do.
+        ConfigurationError: Such an attribute is set; the message has the reason, and what to do.
     """
     for name, neutral, reason in _REFUSED:
         value = getattr(operator, _HOOKS.get(name, name), _ABSENT)
@@ -108,14 +108,14 @@ MAX_PRIORITY: Final = 2048
 
 
 def carried_over(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any]:
-    """The options of a node that follow from Airflow's parameters, in the form of a flow file.
+    """The options of a node derived from Airflow's parameters, in the form of a flow file.
 
     Args:
         operator: The task.
-        pools: How many jobs of a pool of Airflow run at once.
+        pools: How many jobs of each Airflow pool run at once.
 
     Raises:
-        ConfigurationError: One of them has no counterpart.
+        ConfigurationError: A parameter has no counterpart.
     """
     found: dict[str, Any] = {}
     if retries := operator.retries or 0:
@@ -160,7 +160,7 @@ def _backoff(operator: Operator) -> dict[str, Any]:
 
 
 def _check_longest(operator: Operator) -> None:
-    """Refuse a limit of the delay that a retry would reach."""
+    """Refuse a max delay that a retry would reach."""
     longest, delay = operator.max_retry_delay, operator.retry_delay
     if longest is None:
         return
@@ -182,12 +182,12 @@ def _limit(key: str, most: int) -> dict[str, Any]:
 
 
 def options_of(own: Any, carried: Mapping[str, Any]) -> Any:
-    """The options of a job: its own, and where it has none, those that follow from Airflow's parameters.
+    """The options of a job: its own, completed by those derived from Airflow's parameters.
 
-    Its attempts and Airflow's retries multiply, as they do outside of a group.
+    Its attempts and Airflow's retries multiply, as they do outside a group.
 
     Raises:
-        ConfigurationError: They cannot be put together.
+        ConfigurationError: The options cannot be merged.
     """
     if isinstance(own, JobOptions):
         spec = FlowSpec("options", [FlowNode("n", queue="q", job="j", options=own)])

@@ -1,4 +1,4 @@
-"""GlideMQTaskGroup: the tasks in it become one flow, and each stays a task of Airflow."""
+"""GlideMQTaskGroup: its tasks become one flow, and each remains an Airflow task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from glidemq_orchestrate import Duration
 
-# What a monitor has regardless of default_args: these are carried over to the node, or were refused.
+# Set on every monitor regardless of default_args: these are carried over to the node, or were refused.
 _PLAIN: Final[Mapping[str, Any]] = {
     "retry_delay": timedelta(seconds=1),
     "execution_timeout": None,
@@ -44,7 +44,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "executor_config": None,
     "map_index_template": None,
 }
-# What a task of Airflow keeps when a monitor takes its place.
+# Attributes that the monitor takes over from the task that it replaces.
 _CARRIED: Final = (
     "owner",
     "doc",
@@ -70,39 +70,39 @@ _CARRIED: Final = (
 
 
 class GlideMQTaskGroup(TaskGroup):
-    """Runs the tasks in it as one flow of jobs; each stays a task with its state, duration, log and retries.
+    """Runs its tasks as one flow of jobs; each remains a task with its own state, duration, log and retries.
 
-    In it may be ``GlideMQOperator``, ``GlideMQSparkOperator``, ``PythonOperator`` and functions of ``@task``,
-    ``@task.glidemq`` and ``@task.glidemq_spark``, also expanded, and task groups. A function runs on a
-    glide-mq worker by its import path: see ``functions``. When the ``with`` block ends, a task
-    ``launch`` is added, which submits the flow, and each other task is replaced by one that watches its node;
-    ids, edges and callbacks stay. On Airflow 3.3 those need no worker of Airflow.
+    The group may contain ``GlideMQOperator``, ``GlideMQSparkOperator``, ``PythonOperator``, functions with
+    ``@task``, ``@task.glidemq`` or ``@task.glidemq_spark``, expanded or not, and task groups. A function runs
+    on a glide-mq worker by its import path: see ``functions``. When the ``with`` block ends, a task
+    ``launch`` is added, which submits the flow. Every other task is replaced by a task that watches its node;
+    ids, edges and callbacks stay. On Airflow 3.3 these tasks need no Airflow worker.
 
-    What a task is given becomes what its node is given. Results of other tasks of the group go from node to
-    node: into the arguments of a function, and to the handler of a ``GlideMQOperator`` as ``ctx.inputs``, by
-    the id of the task without that of the group. All else is rendered in ``launch``, before any task of the
-    group runs; so what any of them waits for outside the group, all of it waits for. Trigger rules,
-    ``retries`` (attempts of the job), ``retry_delay``, ``execution_timeout`` (of an attempt),
-    ``priority_weight`` and ``pool`` carry over; what cannot is refused while the DAG is parsed, with the
-    reason.
+    The arguments of a task become the arguments of its node. Results of other tasks of the group go from node
+    to node: into the arguments of a function, and to the handler of a ``GlideMQOperator`` as ``ctx.inputs``,
+    keyed by the task id without the group id. All else is rendered in ``launch``, before any task of the
+    group runs. So the whole group waits for every task outside the group that one of its tasks depends on.
+    Trigger rules, ``retries`` (attempts of the job), ``retry_delay``, ``execution_timeout`` (of an attempt),
+    ``priority_weight`` and ``pool`` carry over. Other parameters that affect a run are refused while the DAG
+    is parsed, with the reason.
 
     Args:
-        group_id: As of ``TaskGroup``.
+        group_id: See ``TaskGroup``.
         queue_name: The queue of the workers that run the functions.
-        glidemq_conn_id: The connection.
-        eager: Every task begins as soon as the flow is submitted, and shows the end of its node at once; its
-            duration then includes what its node waited for others. Otherwise tasks begin one after the other,
-            as without the group, and each shows the end of its node some seconds later.
-        pools: How many jobs of a pool of Airflow run at once, by its name, for each queue.
-        require_workers, cancel_on_kill, lease, logging_interval: As of ``GlideMQFlowOperator``.
-        poll_interval: Nodes are read again after this long even if no event came.
-        show_logs: Show in the logs of the tasks what their nodes log and report while they run.
-        launch_args: More arguments of the task ``launch``, such as ``retries``.
-        kwargs: As of ``TaskGroup``.
+        glidemq_conn_id: The id of the connection.
+        eager: Start every task as soon as the flow is submitted: it shows the end of its node at once, and
+            its duration includes the time that its node waits for others. Otherwise tasks start in order of
+            their dependencies, as without the group, and each shows the end of its node some seconds later.
+        pools: How many jobs of an Airflow pool run at once on each queue, by the name of the pool.
+        require_workers, cancel_on_kill, lease, logging_interval: See ``GlideMQFlowOperator``.
+        poll_interval: How often nodes are read if no event arrives.
+        show_logs: Show the log lines and progress of running nodes in the logs of their tasks.
+        launch_args: Additional arguments for the task ``launch``, such as ``retries``.
+        kwargs: See ``TaskGroup``.
 
     Raises:
         ConfigurationError, InvalidFlow: While the DAG is parsed: a task cannot be part of a flow; the message
-            names it, the reason, and what to do.
+            names the task, the reason, and what to do.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -199,12 +199,12 @@ class GlideMQTaskGroup(TaskGroup):
             self._replace(operator, task, reader, launch)
 
     def _default_rule(self, operator: Operator) -> str:
-        """The trigger rule that default_args give to all of the group, and so to launch."""
+        """The trigger rule that default_args set for the whole group, and so for launch."""
         rule = defaults_of(operator).get("trigger_rule", Rule.ALL_SUCCESS)
         return str(getattr(rule, "value", rule))
 
     def _outside(self, operators: list[Operator], ids: set[str], rule: str) -> set[str]:
-        """What the group waits for outside of it, taken from its tasks; ``rule``: by that of default_args."""
+        """Move the dependencies on tasks outside the group from its tasks; ``rule``: that of default_args."""
         found: set[str] = set()
         for operator in operators:
             waited = operator.upstream_task_ids - ids
@@ -219,7 +219,7 @@ class GlideMQTaskGroup(TaskGroup):
                 if circle := self.dag.get_task(task_id).get_flat_relative_ids(upstream=True) & ids:
                     raise InvalidFlow(
                         f"task {operator.task_id} waits for {task_id}, which waits for {min(circle)} of the "
-                        f"same group. The group begins as a whole: move {task_id} into the group, or end the "
+                        f"same group. The group starts as a whole: move {task_id} into the group, or end the "
                         "group before it"
                     )
             found |= waited
@@ -229,7 +229,7 @@ class GlideMQTaskGroup(TaskGroup):
     def _replace(
         self, operator: Operator, task: Mapping[str, Any], reader: GroupReader, launch: GlideMQLaunchOperator
     ) -> None:
-        """Put a monitor in the place of a task; what refers to the task, now or later, reaches it."""
+        """Replace a task by a monitor; existing and later references to the task lead to the monitor."""
         before = {one: reader.name(one) for one in sorted(operator.upstream_task_ids)}
         is_early = self._eager or rule_of(operator) == Rule.ALWAYS
         rule = Rule.ONE_SUCCESS if is_early and before else rule_of(operator) if before else Rule.ALL_SUCCESS
@@ -260,7 +260,7 @@ class GlideMQTaskGroup(TaskGroup):
 
 
 def _remove(operator: Operator) -> None:
-    """Take a task out of its DAG and group; its edges stay, for the one that gets its id."""
+    """Remove a task from its DAG and group; its edges stay, for the task that gets its id."""
     dag, group = operator.dag, operator.task_group
     if dag is not None and group is not None:
         del dag.task_dict[operator.task_id]

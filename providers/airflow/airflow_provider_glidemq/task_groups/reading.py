@@ -1,4 +1,4 @@
-"""Reads the tasks of a group, as Airflow has made them, into what ``flow`` takes; refuses the others."""
+"""Converts the Airflow tasks of a group to the tasks of ``group_flow``; refuses unsupported tasks."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class GroupReader:
     """Reads the tasks of one group.
 
     Args:
-        operators: The tasks, as Airflow has them.
-        prefix: What their ids begin with, and the names of nodes do not.
-        queue: That of the workers that run functions.
+        operators: The Airflow tasks.
+        prefix: The prefix of their ids, which the names of nodes omit.
+        queue: The queue of the workers that run functions.
         pools: How many jobs of a pool of Airflow run at once.
-        conn_id: The connection of the group.
+        conn_id: The connection id of the group.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class GroupReader:
 
     @property
     def task_ids(self) -> list[str]:
-        """The tasks, in the order in which they were made."""
+        """The ids of the tasks, in the order of their creation."""
         return list(self._names)
 
     def name(self, task_id: str) -> str:
-        """The node of a task."""
+        """The name of the node of a task."""
         return self._names[task_id]
 
     def read(self) -> list[dict[str, Any]]:
-        """All tasks, in the order in which they were made.
+        """Read all tasks, in the order of their creation.
 
         Raises:
             ConfigurationError, InvalidFlow: A task cannot be part of a flow; the message has the reason, and
@@ -90,10 +90,10 @@ class GroupReader:
         return [self._read(operator) for operator in self._operators]
 
     def check_params(self, tasks: Sequence[Mapping[str, Any]], params: ParamsDict | dict[Any, Any]) -> None:
-        """Refuse templates about params of a task that are not those of launch, which renders them.
+        """Refuse templates that use params of a task that differ from those of launch, which renders them.
 
         Raises:
-            ConfigurationError: They would be rendered with other values.
+            ConfigurationError: A template would be rendered with other values.
         """
         known = _values(params)
         for operator, task in zip(self._operators, tasks, strict=True):
@@ -109,10 +109,10 @@ class GroupReader:
                 )
 
     def check_dates(self, launch: Operator) -> None:
-        """Refuse dates of a task that leave it out of DAG runs in which launch submits its node.
+        """Refuse dates that exclude a task from DAG runs in which launch submits its node.
 
         Raises:
-            ConfigurationError: Its node would run without it.
+            ConfigurationError: The node would run without its task.
         """
         for operator in self._operators:
             start, end = operator.start_date, operator.end_date
@@ -121,7 +121,7 @@ class GroupReader:
             if is_late or is_early:
                 name = "start_date" if is_late else "end_date"
                 raise ConfigurationError(
-                    f"task {operator.task_id}: {name} cannot be carried over: a flow begins as a whole; "
+                    f"task {operator.task_id}: {name} cannot be carried over: a flow starts as a whole; "
                     "give it to the DAG, or to the group, default_args={...}"
                 )
 
@@ -152,7 +152,7 @@ class GroupReader:
         except ValueError:
             raise InvalidFlow(f"a flow has no trigger rule {rule_of(operator)}") from None
         if not operator.upstream_task_ids & set(self._names):
-            return Rule.ALL_SUCCESS  # it begins with the flow, and launch decides about that
+            return Rule.ALL_SUCCESS  # it starts with the flow, and launch has decided that
         expanded = sorted(self._expanded & operator.upstream_task_ids)
         if expanded and rule not in RULES_AFTER_EXPAND:
             raise InvalidFlow(
@@ -198,7 +198,7 @@ class GroupReader:
         return found
 
     def _without_inputs(self, data: Any) -> Any:
-        """The data of a job without results of the group: its handler has them in ``ctx.inputs``."""
+        """The data of a job without results of the group, which its handler has in ``ctx.inputs``."""
         if self._is_inner(data):
             return None
         if isinstance(data, Mapping):
@@ -254,7 +254,7 @@ class GroupReader:
     def _call(
         self, operator: Operator, queue: Any, job: str, path: Any, arguments: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """A job that calls a function; the worker puts results of the group among its arguments."""
+        """A job that calls a function; the worker inserts results of the group into its arguments."""
         inputs: list[dict[str, Any]] = []
         data: dict[str, Any] = {"callable": path, "arguments": self._with_inputs(arguments, [], inputs)}
         if inputs:
@@ -280,7 +280,7 @@ class GroupReader:
         return {"over": over, "into": into} | ({"inputs": inputs} if inputs else {})
 
     def _with_inputs(self, value: Any, at: list[Any], inputs: list[dict[str, Any]]) -> Any:
-        """The value with None where a result of the group belongs; ``inputs`` gets these places."""
+        """The value with None where a result of the group belongs; these places are added to ``inputs``."""
         if self._is_inner(value):
             node = self._names[value.operator.task_id]
             if value.operator.task_id in self._expanded:
@@ -306,7 +306,7 @@ class GroupReader:
         return any(one.task_id in self._names for one, _ in XComArg.iter_xcom_references(value))
 
     def _check_rendered(self, value: Any) -> None:
-        """Refuse what launch would render before the tasks of the group run, and cannot then."""
+        """Refuse results of the group in values that launch renders before the tasks of the group run."""
         if self._refers(value):
             raise ConfigurationError(
                 "the result of another task of the group may be in data, in arguments and in expand() only"
@@ -326,7 +326,7 @@ def _over_dicts(expansion: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _names(over: Any) -> set[str]:
-    """The arguments that an expansion gives, as far as they are known."""
+    """The names of the arguments that an expansion supplies, as far as they are known."""
     if isinstance(over, Mapping):
         return set(over)
     listed = over if isinstance(over, list | tuple) else ()
@@ -351,7 +351,7 @@ def _names_params(text: str) -> bool:
 
 
 def _named(text: str) -> set[str]:
-    """What a template names; nothing where it is none that can be read: rendering says so."""
+    """The names in a template; none if it cannot be parsed, which rendering reports."""
     try:
         return meta.find_undeclared_variables(Environment(autoescape=True).parse(text))
     except TemplateSyntaxError:  # or the DAG has other marks
@@ -359,7 +359,7 @@ def _named(text: str) -> set[str]:
 
 
 def _check_template(text: str) -> None:
-    """Refuse templates about the task itself: they are rendered in launch, before it runs."""
+    """Refuse templates that use the task itself: they are rendered in launch, before the task runs."""
     if wrong := sorted(_named(text) & _OF_TASK):
         raise ConfigurationError(
             f"the template {text[:80]!r} names {wrong[0]}. Templates of a group are rendered in its task "

@@ -1,4 +1,4 @@
-"""The tasks in a group: one submits the flow; the others, one for each given task, show its nodes."""
+"""The tasks that a group creates: one submits the flow; one for each original task shows its nodes."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
 class GlideMQLaunchOperator(FlowTask):
     """Submits the flow of a ``GlideMQTaskGroup`` and ends: the other tasks of the group watch its nodes.
 
-    The group makes it. Until the flow is submitted, retries, clears and kills work as for
-    ``GlideMQFlowOperator``. A clear restarts the flow. Afterwards its XCom ``glidemq_group`` has
-    ``{"flow_id", "generation", "skipped", "is_masked"}``; without it no task of the group shows anything.
+    The group creates it. Until the flow is submitted, retries, clears and kills work as for
+    ``GlideMQFlowOperator``. A clear restarts the flow. After the submission, its XCom ``glidemq_group`` has
+    ``{"flow_id", "generation", "skipped", "is_masked"}``; the other tasks of the group wait for this XCom.
 
     Args:
         tasks: The tasks of the group, in the form of nodes of a flow file (templated).
         group: The id of the group.
-        glidemq_conn_id, require_workers, cancel_on_kill, lease: As of ``GlideMQFlowOperator``.
+        glidemq_conn_id, require_workers, cancel_on_kill, lease: See ``GlideMQFlowOperator``.
 
     Raises:
-        GlideMQFlowSuperseded, GlideMQException, AirflowFailException: As ``GlideMQFlowOperator``.
-        InvalidFlow, TypeError: While the DAG is parsed: the flow cannot run with any values of its templates.
+        GlideMQFlowSuperseded, GlideMQException, AirflowFailException: See ``GlideMQFlowOperator``.
+        InvalidFlow, TypeError: While the DAG is parsed: the flow cannot run, whatever its templates render
+            to.
     """
 
     template_fields: Sequence[str] = ("tasks", "glidemq_conn_id")
@@ -73,7 +74,7 @@ class GlideMQLaunchOperator(FlowTask):
         return made.spec
 
     def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> None:
-        """Store for the tasks of the group which generation is theirs, and end."""
+        """Store which generation the tasks of the group watch, and end."""
         self._keep_while_deferred(producer, flow)
         context["ti"].xcom_push(
             key=XCOM_LAUNCHED,
@@ -87,27 +88,29 @@ class GlideMQLaunchOperator(FlowTask):
 
 
 class GlideMQNodeMonitor(BaseOperator):
-    """Waits for the nodes that a task of a ``GlideMQTaskGroup`` has become, and ends as they do.
+    """Waits for the nodes of a task of a ``GlideMQTaskGroup``, and ends as they do.
 
-    The group makes it in place of the task, with its id, place, edges and callbacks. On Airflow 3.3 it runs
-    in the triggerer alone; where it is mapped, and on 3.1 and 3.2, a worker defers it and the triggerer ends
-    it. Where it has outlets, or callbacks for success or skips, it also resumes: only a worker makes asset
-    events, and calls those. So it does when it fails and has callbacks or mails for failures, which are told
-    the exception then. Listeners of Airflow hear of an end in a worker alone.
+    The group creates it in place of the original task, with its id, position, edges and callbacks. On Airflow
+    3.3 it runs only in the triggerer. If it is mapped, and on 3.1 and 3.2, a worker defers it and the
+    triggerer ends it. If it has outlets, or callbacks for success or skips, it resumes in a worker, because
+    only a worker emits asset events and calls these callbacks. It also resumes if it fails and has callbacks
+    or emails for failures, which then get the exception. Airflow listeners are only notified of an end in a
+    worker.
 
     Args:
-        node: The name of the node, or of the task that was expanded.
+        node: The name of the node, or of the expanded task.
         is_expanded: Whether it has a node for each item.
-        launch: The task that submits the flow.
-        nodes_before: The tasks of the group before it, and their nodes.
+        launch: The id of the task that submits the flow.
+        nodes_before: The upstream tasks in the group, and their nodes.
         group: The id of the group.
-        group_tasks: Its tasks.
-        watch: Parameters of the trigger that are the same for all tasks of the group.
+        group_tasks: The ids of the tasks of the group.
+        watch: The parameters of the trigger that all tasks of the group share.
 
     Raises:
-        GlideMQNodeFailed: The node failed; of an expanded task, one of them.
-        AirflowSkipException: It was skipped.
-        GlideMQResultTooLarge: Its result is more than 48 KiB of JSON, and a task outside waits for it.
+        GlideMQNodeFailed: The node failed, or one of the nodes of an expanded task.
+        AirflowSkipException: The node was skipped.
+        GlideMQResultTooLarge: The result is more than 48 KiB of JSON, and a task outside the group waits for
+            it.
     """
 
     ui_color = "#dbe9f4"
@@ -132,40 +135,40 @@ class GlideMQNodeMonitor(BaseOperator):
         self.group = group
         self.group_tasks = list(group_tasks)
         self.watch = dict(watch)
-        super().__init__(**kwargs)  # looks at start_trigger_args
-        # A busy scheduler may take a task that resumes for lost; a node that failed is not retried.
+        super().__init__(**kwargs)  # reads start_trigger_args
+        # A busy scheduler may treat a resuming task as lost; a failed node is not retried.
         self.retries = 1 if self._needs_worker else 0
 
-    # Airflow reads both when it serializes the DAG: only then all edges are known.
+    # Airflow reads both when it serializes the DAG: only then are all edges known.
 
     @property
     def start_from_trigger(self) -> bool:  # type: ignore[override]
-        """Whether it runs without a worker."""
+        """Whether the task runs without a worker."""
         return STARTS_FROM_TRIGGER and not self._is_repeated and not self._needs_worker
 
     @property
     def _needs_worker(self) -> bool:
-        """Whether its end has to be in a worker."""
+        """Whether the task must end in a worker."""
         return bool(self.outlets or self.on_success_callback or self.on_skipped_callback)
 
     @property
     def _is_mapped_over(self) -> bool:
-        """Whether a task is expanded over its result."""
+        """Whether another task is expanded over the result."""
         return next(self.iter_mapped_dependants(), None) is not None
 
     @property
     def _is_repeated(self) -> bool:
-        """Whether it is expanded with a task group around its own."""
+        """Whether an enclosing task group is expanded."""
         return self.get_closest_mapped_task_group() is not None
 
     @property
     def _tells_failure(self) -> bool:
-        """Whether its failure has callbacks: they run in a worker, which has the exception."""
+        """Whether there are callbacks for failures: they run in a worker, which has the exception."""
         return bool(self.on_failure_callback or (self.email and self.email_on_failure))
 
     @property
     def start_trigger_args(self) -> StartTriggerArgs:  # type: ignore[override]
-        """The trigger with which it starts."""
+        """The trigger with which the task starts."""
         return StartTriggerArgs(
             trigger_cls=TRIGGER,
             next_method="execute_complete",
@@ -188,7 +191,7 @@ class GlideMQNodeMonitor(BaseOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any] | str | None = None) -> Any:  # noqa: ARG002
-        """End as the nodes did, and return their result, which is read from the server."""
+        """End as the nodes do, and return their result, which is read from the server."""
         if isinstance(event, str):  # dag.test resumes a task that its trigger ends
             event = {
                 "status": "completed" if event == "success" else event,
@@ -235,9 +238,9 @@ class GlideMQNodeMonitor(BaseOperator):
         }
 
     def _check_edges(self) -> None:
-        """Refuse edges that were set when the group was closed: its flow knows nothing of them.
+        """Refuse edges that were set after the group was closed: the flow does not have them.
 
-        And tasks that are expanded over results which Airflow cannot count: it fails them without a word.
+        Also refuse tasks that are expanded over results that Airflow cannot count: it fails them silently.
         """
         if late := sorted(self.upstream_task_ids - {self.launch, *self.group_tasks}):
             raise AirflowException(

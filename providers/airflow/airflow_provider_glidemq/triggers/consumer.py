@@ -1,7 +1,7 @@
-"""One worker of the core per queue, for all event triggers of a triggerer that take jobs from it as messages.
+"""One worker of the core per queue, shared by all message triggers of a triggerer.
 
-A job is held, as a worker holds it, until Airflow has stored the event that its message is in; then it is
-completed. A triggerer that dies before loses its leases, and the jobs come again: at least once.
+The worker keeps a job active until Airflow has stored the event with its message, and then completes it. If
+the triggerer dies first, its leases expire and the jobs are delivered again: at least once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from glidemq_orchestrate.worker.handlers.registered import Registered
 logger = logging.getLogger(__name__)
 
 MAX_HELD: Final = 500
-MAX_STALLED: Final = 20  # a triggerer that is killed loses no message, however often within reason
+MAX_STALLED: Final = 20  # a triggerer that is killed repeatedly loses no message
 LEASE: Final = timedelta(seconds=30)
 LOOK_SECONDS: Final = 60.0
 LAST_CALLS: Final = timedelta(seconds=2)
 
 
 class Source(NamedTuple):
-    """Where messages come from."""
+    """The source of messages."""
 
     conn_id: str
     queue: str
@@ -47,7 +47,7 @@ class Terms(NamedTuple):
 
 
 class _Subscribed(Handlers):
-    """The job names that watchers want at the moment, all with one handler."""
+    """The job names that watchers currently want, all with one handler."""
 
     def __init__(self, consumer: QueueConsumer) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Subscribed(Handlers):
 
 
 class QueueConsumer:
-    """Takes the jobs that watchers want from one queue. Jobs of other names are given back."""
+    """Takes the jobs that watchers want from one queue. Jobs with other names are returned to it."""
 
     def __init__(self, settings: ConnectionSettings, source: Source) -> None:
         queue = source.queue
@@ -92,15 +92,15 @@ class QueueConsumer:
 
     @property
     def jobs(self) -> list[str]:
-        """The job names that are wanted, sorted."""
+        """The wanted job names, sorted."""
         return sorted({name for jobs in self._inboxes.values() for name in jobs})
 
     def inbox_of(self, name: str) -> Inbox | None:
-        """The inbox for jobs of this name: the first that takes them."""
+        """The first inbox that takes jobs of this name."""
         return next((inbox for inbox, jobs in self._inboxes.items() if name in jobs), None)
 
     def open(self, jobs: Sequence[str], terms: Terms) -> Inbox:
-        """An inbox for the jobs of these names."""
+        """Open an inbox for the jobs of these names."""
         if both := sorted(set(jobs) & set(self.jobs)):
             logger.warning(
                 "queue %s: watchers with different arguments take the same jobs: %s. Each message goes to "
@@ -112,7 +112,7 @@ class QueueConsumer:
         return inbox
 
     async def close(self, inbox: Inbox) -> None:
-        """Give back what the inbox holds; with the last one, the worker ends."""
+        """Return the jobs of the inbox to the queue; with the last inbox, the worker ends."""
         del self._inboxes[inbox]
         inbox.close()
         if not self._inboxes:
@@ -127,14 +127,14 @@ class QueueConsumer:
         """Hold the job until its message is stored: the handler of all jobs."""
         inbox = self.inbox_of(ctx.name)
         if inbox is None:
-            raise RetryLater(timedelta(seconds=1), "its watcher has left", counts=False)
+            raise RetryLater(timedelta(seconds=1), "its watcher has stopped", counts=False)
         delivery = Delivery.of(ctx)
         inbox.put(delivery)
         await delivery.outcome
 
     async def _added_at(self, job_ids: Sequence[str]) -> Sequence[str | None]:
         async def read(job_id: str) -> str | None:
-            with contextlib.suppress(JobNotFound):  # removed since
+            with contextlib.suppress(JobNotFound):  # removed in between
                 if (at := (await self._jobs.get_job(job_id)).created_at) is not None:
                     return at.isoformat()
             return None
@@ -149,10 +149,10 @@ class QueueConsumer:
                 inbox.fail(exc)
 
     async def _follow(self) -> None:
-        """Start all again when Airflow's connection has changed: a worker keeps the one that it has."""
+        """End all inboxes if Airflow's connection has changed: a worker keeps its own settings."""
         while not self._has_moved:
             await asyncio.sleep(LOOK_SECONDS)
-            with contextlib.suppress(Exception):  # the next look reads it again
+            with contextlib.suppress(Exception):  # the next check reads it again
                 self._has_moved = await GlideMQHook(self._conn_id).aget_settings() != self._settings
         for inbox in self._inboxes:
             inbox.fail(ConfigurationError(f"the connection {self._conn_id} has changed"))
@@ -171,7 +171,7 @@ async def consuming(source: Source, jobs: Sequence[str], terms: Terms) -> AsyncI
     found = consumers.get(source)
     if found is None or found.is_over:
         settings = await GlideMQHook(source.conn_id).aget_settings()
-        found = consumers.get(source)  # another one may have been faster
+        found = consumers.get(source)  # another task may have been faster
         if found is None or found.is_over:
             found = consumers[source] = QueueConsumer(settings, source)
     inbox = found.open(jobs, terms)

@@ -1,4 +1,4 @@
-"""The trigger for the end of a flow. Its state is JSON only; nothing here blocks the event loop."""
+"""The trigger for the end of a flow. Its state is plain JSON; nothing here blocks the event loop."""
 
 from __future__ import annotations
 
@@ -37,29 +37,30 @@ class _TakenOver(Exception):
 class GlideMQFlowTrigger(WaitingTrigger):
     """Fires once, when a flow has ended, with its ``status``, ``flow_id``, ``generation`` and ``reason``.
 
-    ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``superseded`` when
-    a later try of the task has restarted the flow; ``error`` when a retry would not help (``reason`` holds
-    why). A server that cannot be reached is waited for. A flow that another client restarts is watched
-    from then on; a kill leaves it alone.
+    ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``superseded`` if a
+    later try of the task has restarted the flow; ``error`` if a retry would not help (see ``reason``). The
+    trigger waits for an unreachable server. If another client restarts the flow, the trigger watches the new
+    generation; a kill does not cancel that one.
 
     Args:
-        flow_id: The flow.
-        glidemq_conn_id: The connection.
-        poll_interval: The state is read again after this long even if no event came.
+        flow_id: The id of the flow.
+        glidemq_conn_id: The id of the connection.
+        poll_interval: How often the state is read if no event arrives.
         deadline: When to give up, in seconds since the epoch; None: never.
-        cancel_on_kill: Cancel the flow when the user marks the task as ended or clears it; with an owner, if
-            that owns it then.
+        cancel_on_kill: Cancel the flow when the user marks the task as ended or clears it; with an owner,
+            only if it still owns the flow.
         wait_for_flow: Wait for a flow that does not exist yet, instead of firing with ``error``.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the flow has ended.
-        generation: The generation that the task has begun or joined; None: the one that is found first.
-        owner: For whom the flow runs, if it is still the one who has set it running; None: the trigger keeps
-            no lease.
-        lease: It is cancelled when nothing was heard of that owner for this long; None: it runs on.
-        logging_interval: How long from one line about progress in the task log to the next.
-        show_logs: Show in the task log what nodes log, and what they report as their progress.
-        show_progress: Show only the latter.
+        generation: The generation that the task has begun or joined; None: the first one that is found.
+        owner: The owner of the flow, if it has not changed; None: the trigger renews no lease.
+        lease: The flow is cancelled after the owner has not renewed its lease for this long; None: it keeps
+            running.
+        logging_interval: Time between lines about progress in the task log.
+        show_logs: Show the log lines and the progress of nodes in the task log.
+        show_progress: Show only the progress.
         callbacks: Called with progress; see ``callbacks``.
-        is_masked: Payloads hold what Airflow masks: show nothing of the nodes here; see ``node_reports``.
+        is_masked: Payloads contain values that Airflow masks: show nothing of the nodes here; see
+            ``node_reports``.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -104,7 +105,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self._reported: tuple[int, Reporter] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which a triggerer recreates the trigger."""
+        """The class path and the arguments, from which a triggerer recreates the trigger."""
         return (
             "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger",
             {
@@ -126,11 +127,11 @@ class GlideMQFlowTrigger(WaitingTrigger):
     async def on_kill(self) -> None:
         """Cancel the flow if the user ended the task. Airflow 3.1 and 3.2 do not call it: the lease expires.
 
-        Airflow also calls this, wrongly, when a triggerer that was silent for a while finds that its triggers
-        have moved to another one. So it checks the task first: one that is deferred is watched by the other
-        triggerer, one that runs has attached to the flow again, and one that is queued or waits for its retry
-        will. None of them may lose its flow. After a clear the next try may be ahead of this call: only the
-        generation that was watched here is cancelled.
+        Airflow also calls this, wrongly, when a triggerer that was unresponsive finds that its triggers have
+        moved to another triggerer. So this method checks the task first: a deferred task is watched by the
+        other triggerer, a running task has attached to the flow again, and a task that is queued or waits for
+        its retry is about to. None of them may lose its flow. After a clear, the next try may start before
+        this call: only the generation that was watched here is cancelled.
         """
         if self.cancel_on_kill:
             await to_its_end(self._end_flow())
@@ -153,7 +154,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
             return self._event("superseded", "a later try of the task has restarted the flow")
 
     async def _until_end(self, client: SharedClient, flow: AsyncFlow) -> FlowStatus:
-        """Wait until this generation has ended or is not the current one any more."""
+        """Wait until this generation has ended or is no longer the current one."""
         events = client.events(flow.home)
         subscription = await events.subscribe(flow, often=self.logging_interval, seldom=self.poll_interval)
         reporter = self._reporter(flow.generation)
@@ -193,7 +194,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 await self._reported[1].look(client, flow, is_last=True)
 
     def _reporter(self, generation: int) -> Reporter | None:
-        """Shows what nodes report; kept while a server cannot be reached, so that no line comes twice."""
+        """The reporter of the nodes; it survives reconnects, so that no line is shown twice."""
         if self.is_masked or not (self.show_logs or self.show_progress):
             return None
         if self._reported is None or self._reported[0] != generation:
@@ -215,14 +216,14 @@ class GlideMQFlowTrigger(WaitingTrigger):
         return flow
 
     def _place(self) -> tuple[str, str, int, str] | None:
-        """DAG, task, map index and run of the task that waits."""
+        """The DAG, task, map index and run of the waiting task."""
         task = self.task_instance
         if task is None:
             return None
         return task.dag_id, task.task_id, -1 if task.map_index is None else task.map_index, task.run_id
 
     def _task(self) -> str | None:
-        """The task that waits, as labels of flows name it."""
+        """The waiting task, as labels of flows name it."""
         if (place := self._place()) is None:
             return None
         dag_id, task_id, map_index, run_id = place
@@ -258,12 +259,12 @@ class GlideMQFlowTrigger(WaitingTrigger):
             self.log.exception("Cannot read the state of the task, so flow %s is not cancelled", self.flow_id)
             return
         if reason is None:
-            self.log.info("The task goes on, and so does flow %s", self.flow_id)
+            self.log.info("The task continues, and so does flow %s", self.flow_id)
         else:
             await self._cancel(reason)
 
     async def _reason(self) -> str | None:
-        """Why the flow ends with its task; None if a try of the task goes on, or will."""
+        """Why the flow ends with its task; None if a try of the task continues, or is about to start."""
         if (place := self._place()) is None:
             raise RuntimeError("the trigger has no task")
         tasks = await module("shared.tasks")

@@ -1,4 +1,4 @@
-"""Messages between a worker that holds their jobs and a trigger that makes asset events of them."""
+"""Passes messages from a worker that holds their jobs to a trigger that creates asset events from them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ AddedAt: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str | None]]]
 class Delivery:
     """One job that a worker holds until Airflow has stored its message.
 
-    ``outcome`` is done when the job is: completed, or to be run again, or failed. It is cancelled when the
-    worker has lost the job.
+    ``outcome`` is done when the job is to be completed, repeated or failed. It is cancelled when the worker
+    has lost the job.
     """
 
     job_id: str
@@ -41,19 +41,19 @@ class Delivery:
         """The message of a job.
 
         Raises:
-            Unrecoverable: Airflow cannot store it, however often it is tried.
+            Unrecoverable: Airflow can never store the message.
         """
         size = _size(ctx.data)
         return cls(ctx.job_id, {"id": ctx.job_id, "job": ctx.name, "data": ctx.data}, size)
 
     def end(self, error: Exception | None = None) -> None:
-        """Let the worker report the job: completed without an error. Repeatable; the first one counts."""
+        """End the job: completed, or with the error. Repeatable; only the first call has an effect."""
         if not self.outcome.done():
             if error is None:
                 self.outcome.set_result(None)
             else:
                 self.outcome.set_exception(error)
-                self.outcome.exception()  # retrieved: the worker may have let go of it
+                self.outcome.exception()  # mark it as retrieved: the worker may have dropped it
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,15 +70,15 @@ class Batch:
 
 
 class Inbox:
-    """The messages for one watcher, in the order in which they came.
+    """The messages for one watcher, in the order of their arrival.
 
     Args:
-        queue: Where they come from.
-        size: Most messages of an event.
-        interval: Seconds from one event to the next, at least; what comes in between is in one event.
-        until_run: Seconds after which a message comes again that no run has acknowledged; None: it is
-            completed when its event is stored.
-        added_at: Reads when jobs were added, which distinguishes a message from a later one of the same id.
+        queue: The queue of the messages.
+        size: The max number of messages per event.
+        interval: The min number of seconds between events; messages that arrive in between share one event.
+        until_run: Seconds after which a message that no run has acknowledged is delivered again; None: a
+            message is completed when its event is stored.
+        added_at: Reads when jobs were added, which distinguishes a message from a later one with the same id.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class Inbox:
         self._next_at = 0.0
 
     def put(self, delivery: Delivery) -> None:
-        """Take a message."""
+        """Add a message."""
         self._waiting.append(delivery)
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """Let ``next`` raise this."""
+        """Make ``next`` raise this error."""
         self._error = error
         self._changed.set()
 
     async def next(self) -> Batch:
-        """The messages of the next event; waits for the first of them.
+        """Wait for messages, and return those of the next event.
 
         Raises:
             GlideMQError, or what else ended the worker.
@@ -121,7 +121,7 @@ class Inbox:
         else:
             await self._until(self._size, loop.time() + LINGER_SECONDS)
         batch = self._taken()
-        while not batch:  # the worker has lost them since
+        while not batch:  # the worker has lost them in between
             await self._until(1, None)
             batch = self._taken()
         self._next_at = loop.time() + self._interval
@@ -132,7 +132,7 @@ class Inbox:
         return Batch(self._queue, batch)
 
     def stored(self, batch: Batch) -> None:
-        """Airflow has stored the event: its jobs are completed, or wait for a run to acknowledge them."""
+        """Record that Airflow has stored the event: its jobs complete, or wait for an acknowledgement."""
         for one in batch.deliveries:
             self._failures.pop(one.job_id, None)
             self._open.discard(one)
@@ -143,7 +143,7 @@ class Inbox:
                 one.end(RetryLater(pause, "no run of Airflow has acknowledged it yet", counts=False))
 
     def not_stored(self, batch: Batch) -> None:
-        """Airflow has not stored the event: its messages come again one by one, a limited number of times."""
+        """Record that Airflow has not stored the event: its messages are repeated one by one, a few times."""
         for one in batch.deliveries:
             self._open.discard(one)
             failures = self._failures.pop(one.job_id, 0) + 1
@@ -158,14 +158,14 @@ class Inbox:
                 )
 
     def close(self) -> None:
-        """Give back what was not stored."""
+        """Return the messages that were not stored."""
         for one in (*self._waiting, *self._open):
-            one.end(RetryLater(timedelta(0), "its watcher has left", counts=False))
+            one.end(RetryLater(timedelta(0), "its watcher has stopped", counts=False))
         self._waiting.clear()
         self._open.clear()
 
     async def _until(self, count: int | None, at: float | None) -> None:
-        """Wait for so many messages (None: not for messages), or that time."""
+        """Wait for a number of messages (None: no limit), or until a time."""
         try:
             async with asyncio.timeout_at(at):
                 while (count is None or len(self._waiting) < count) and self._error is None:
@@ -177,7 +177,7 @@ class Inbox:
             raise self._error
 
     def _taken(self) -> list[Delivery]:
-        """What goes into one event; a message that was not stored goes alone."""
+        """Take the messages of one event; a message that was not stored before gets its own event."""
         taken: list[Delivery] = []
         size = 0
         while self._waiting and len(taken) < self._size:
@@ -199,7 +199,7 @@ def _size(data: Json) -> int:
     """The bytes of the data of a message.
 
     Raises:
-        Unrecoverable: Too many, or it cannot be in Airflow's database.
+        Unrecoverable: The data are too large, or cannot be stored in Airflow's database.
     """
     _check_values(data)
     try:

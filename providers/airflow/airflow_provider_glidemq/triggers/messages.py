@@ -27,7 +27,7 @@ SHOWN_IDS: Final = 10
 
 
 class MessagesEvent(TriggerEvent):
-    """An event of messages. Airflow logs each event; the contents of messages do not belong there."""
+    """An event with messages. Airflow logs each event, so its ``repr`` omits their data."""
 
     def __repr__(self) -> str:
         """For the log."""
@@ -40,36 +40,36 @@ class MessagesEvent(TriggerEvent):
 
 
 class GlideMQMessageTrigger(BaseEventTrigger):
-    """Makes asset events of the jobs of a queue: for an ``AssetWatcher``, or ``MessageQueueTrigger``.
+    """Creates asset events from the jobs of a queue: for an ``AssetWatcher``, or ``MessageQueueTrigger``.
 
     The payload of an event is ``{"queue": ..., "messages": [{"id", "job", "data"}, ...]}``, oldest first;
-    ``id`` is the job's, the same each time the message comes; with ``until_run`` they also have ``added_at``,
-    by which ``acknowledge`` knows them. A job is held as a worker holds it, and is
-    completed when Airflow has stored its event. If the triggerer dies before, the message comes again half a
-    minute later: consumers must tolerate a message that comes twice. Before Airflow 3.3 a trigger does not
-    learn what was stored: there a job is completed 15 seconds after its event was handed over.
+    ``id`` is the id of the job, the same for each delivery of the message. With ``until_run`` the messages
+    also have ``added_at``, which ``acknowledge`` needs. The trigger holds a job as a worker does, and
+    completes it when Airflow has stored its event. If the triggerer dies first, the message is delivered
+    again half a minute later: consumers must tolerate duplicates. Before Airflow 3.3, a trigger is not
+    notified of what was stored: there a job is completed 15 seconds after its event was passed on.
 
-    A job whose message Airflow cannot store fails, and the others go on: data of more than 48 KiB, nested
-    deeper than 50 levels, with integers of more than 64 bits, or not JSON; or it was not stored five times.
-    Jobs of other names are given back to the workers of the queue, after a pause: a queue with nothing but
-    messages is better.
+    A job whose message Airflow cannot store fails, and the others continue: its data has more than 48 KiB, is
+    nested deeper than 50 levels, has integers of more than 64 bits, or is not JSON; or storing it has failed
+    five times. Jobs with other names are returned to the workers of the queue, after a pause: prefer a queue
+    that has only messages.
 
     Args:
-        queue_name: The queue.
-        jobs: The names of the jobs that are messages, one or a list.
+        queue_name: The name of the queue.
+        jobs: The name, or a list of names, of the jobs that are messages.
         glidemq_conn_id: The connection.
-        batch_size: Most messages of an event, 1 to 500; it holds 256 KiB at most.
-        interval: How long from one event to the next, at least; what comes in between is in the next one.
-            Airflow makes one DAG run of events that follow each other closely, and may leave the last of
-            them unnoticed until the next event. While a DAG has all its ``max_active_runs``, it leaves all
-            but the first unnoticed so.
-        until_run: A message comes again after this long, 10 seconds or more, in another event, unless a run
-            has acknowledged it: see ``acknowledge``. So it does not wait for the next one. It should be
-            longer than a run with its wait, else a run may have a message several times. None: it is
-            completed when its event is stored.
+        batch_size: The max number of messages per event, 1 to 500. An event holds 256 KiB at most.
+        interval: The min time between events; messages that arrive in between are in the next event. Airflow
+            starts one DAG run for events in quick succession, and may overlook the last of them until the
+            next event. While ``max_active_runs`` runs of a DAG are active, it overlooks all but the first
+            event in this way.
+        until_run: A message is repeated in another event after this long, 10 seconds or more, unless a run
+            has acknowledged it: see ``acknowledge``. So an overlooked message need not wait for the next one.
+            Choose a time longer than a run and its wait; otherwise a run may get a message several times.
+            None: a message is completed when its event is stored.
 
     Raises:
-        ValueError, TypeError: A parameter cannot be right.
+        ValueError, TypeError: A parameter is invalid.
     """
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
@@ -101,7 +101,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         self.until_run = None if until_run is None else in_seconds("until_run", until_run, MIN_UNTIL_RUN)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments; watchers with equal ones share a trigger, and all get each event."""
+        """The class path and the arguments; watchers with equal arguments share a trigger and its events."""
         return (
             "airflow_provider_glidemq.triggers.messages.GlideMQMessageTrigger",
             {
@@ -114,7 +114,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
             },
         )
 
-    # -- Airflow 3.3: a stream that learns what was stored ---------------------------------------------------
+    # -- Airflow 3.3: a stream notified of what was stored ---------------------------------------------------
 
     def shared_stream_key(self) -> Hashable:
         """Triggers with equal arguments share one stream."""
@@ -123,7 +123,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        """The side of the stream that takes the jobs, and completes those that were stored."""
+        """The producer of the stream, which takes the jobs and completes those that were stored."""
         from airflow_provider_glidemq.triggers.stream import MessageProducer  # noqa: PLC0415  Airflow 3.3
 
         return MessageProducer(cls(**kwargs).batches())
@@ -136,7 +136,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
     # -- before: it is assumed to be stored after a while ----------------------------------------------------
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for each batch, without end."""
+        """Yield an event for each batch, indefinitely."""
         loop = asyncio.get_running_loop()
         async with contextlib.aclosing(self.batches()) as batches:
             async for inbox, batch in batches:
@@ -144,7 +144,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
                 loop.call_later(SETTLED_SECONDS, inbox.stored, batch)
 
     async def batches(self) -> AsyncGenerator[tuple[Inbox, Batch]]:
-        """The messages, without end; an error is logged, and reading goes on after a pause."""
+        """Yield the messages, indefinitely; after an error, log it and continue after a pause."""
         consumer = await module("consumer")
         source = consumer.Source(self.glidemq_conn_id, self.queue_name)
         pauses = reconnect_pauses()

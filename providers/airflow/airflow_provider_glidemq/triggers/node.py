@@ -1,9 +1,9 @@
 """The trigger for nodes of the flow of a task group. Its state is JSON; nothing blocks the event loop.
 
-Each task of the group has one trigger. Which generation of the flow it may show stands in an XCom of the task
-launch, which Airflow removes when launch runs again. What each try of the task has seen stands beside it:
-that is how a task that was cleared alone, whose nodes start over, differs from one that was cleared with
-launch or with a task before it, whose nodes have been started over by those.
+Each task of the group has one trigger. An XCom of the task launch, which Airflow removes when launch runs
+again, holds the generation of the flow that the trigger may show. Other XComs hold what each try of the task
+has seen. They distinguish a task that was cleared alone, whose nodes must start over, from a task that was
+cleared with launch or with an upstream task, which have already started its nodes over.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate import Duration, NodeStatus
 
 TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
-WATCH_SECONDS: Final = 1.0  # from look to look while jobs of the queue end
+WATCH_SECONDS: Final = 1.0  # between checks while jobs of the queue end
 _ARGUMENTS: Final = (
     "node", "launch", "glidemq_conn_id", "is_expanded", "nodes_before", "group", "ends_task",
     "resumes_failed", "pushes", "is_needed", "is_mapped_over", "cancel_on_kill", "poll_interval",
@@ -72,34 +72,35 @@ _ENDS: Final = {
 
 
 class GlideMQNodeTrigger(BaseTrigger):
-    """Ends a task of a ``GlideMQTaskGroup`` when its nodes have ended, or fires once with how they did.
+    """Ends a task of a ``GlideMQTaskGroup`` when its nodes have ended, or fires once with their outcome.
 
-    Failures to reach the server, or Airflow, are passing ones for minutes. It never shows what a generation
-    of the flow did that launch, in its last run, has not begun or gone on with.
+    Failures to reach the server, or Airflow, count as temporary for some minutes. The trigger only shows a
+    generation of the flow that launch, in its last run, has begun or continued.
 
     Args:
-        node: The name of the node, or of the task that was expanded.
-        launch: The task that has submitted the flow.
+        node: The name of the node, or of the expanded task.
+        launch: The id of the task that has submitted the flow.
         glidemq_conn_id: The connection.
         is_expanded: Whether the task has a node for each item.
-        nodes_before: The tasks of the group before this one, and their nodes.
+        nodes_before: The upstream tasks in the group, and their nodes.
         group: The id of the group.
-        ends_task: End the task; else fire with ``status``, ``reason``, ``flow_id`` and ``nodes``.
-        resumes_failed: Fire also when the task fails: a worker runs its callbacks.
-        pushes: What goes to XCom if the trigger ends the task: ``value``, ``keys`` (each of a dict too) or
-            ``none``.
-        is_needed: Whether a task outside of the group waits for this one, so that a result that is too large
-            for XCom fails it.
-        is_mapped_over: Whether one of those is expanded over the result.
-        cancel_on_kill: Whether marking the task ends its nodes, while the flow runs for its group.
-        poll_interval: Seconds after which the state is read again even if no event came.
-        logging_interval: How long from one log line about progress to the next.
-        lease: The flow is cancelled when nothing was heard of its group for this long; None: no lease.
-        show_logs: Show in the task log what the nodes log and report while they run.
+        ends_task: End the task; otherwise fire with ``status``, ``reason``, ``flow_id`` and ``nodes``.
+        resumes_failed: Fire also if the task fails, so that a worker runs its callbacks.
+        pushes: What to push to XCom if the trigger ends the task: ``value``, ``keys`` (also each key of a
+            dict) or ``none``.
+        is_needed: Whether a task outside the group waits for this one, so that a result that is too large for
+            XCom fails it.
+        is_mapped_over: Whether such a task is expanded over the result.
+        cancel_on_kill: Whether marking the task ends its nodes, if the group still owns the flow.
+        poll_interval: Seconds between reads of the state if no event arrives.
+        logging_interval: Time between log lines about progress.
+        lease: The flow is cancelled after no trigger of its group has renewed the lease for this long; None:
+            no lease.
+        show_logs: Show the log lines and progress of running nodes in the task log.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
-        place: The task that waits: DAG, task, run and map index; None: from Airflow.
-        attempt: A number that grows when the task is cleared, and only then; None: its try, of a task that
-            has no retries.
+        place: The waiting task: DAG, task, run and map index; None: as Airflow sets it.
+        attempt: A number that only a clear of the task increases; None: the try number, for a task without
+            retries.
     """
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
@@ -151,7 +152,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         self._has_run_before = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which a triggerer recreates the trigger."""
+        """The class path and the arguments, from which a triggerer recreates the trigger."""
         return TRIGGER, {name: getattr(self, name) for name in _ARGUMENTS}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -166,9 +167,10 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     @property
     def _is_cleared(self) -> bool:
-        """Whether Airflow has begun the task in the triggerer, and it had ended before, upstream failed too.
+        """Whether Airflow has started the task in the triggerer after an earlier end, also upstream_failed.
 
-        Then it keeps the time of that end, from which it would take the duration, unless a worker ends it.
+        Then Airflow keeps the time of that end and derives the duration from it, unless a worker ends the
+        task.
         """
         ti = self.task_instance
         return self.place is None and ti is not None and (ti.try_number > 1 or self._has_run_before)
@@ -207,7 +209,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         return await self._end(client, task, nodes)
 
     async def _find(self, client: SharedClient, task: GroupTask) -> TaskNodes:
-        """The nodes in the generation that launch has begun or gone on with, or in a later one."""
+        """The nodes in the generation that launch has begun or continued, or in a later one."""
         launched = await task.launched()
         self._is_masked = launched.get("is_masked", False)
         if self.node in launched["skipped"]:
@@ -222,7 +224,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         return nodes
 
     async def _until_over(self, client: SharedClient, nodes: TaskNodes) -> None:
-        """Look at the nodes whenever the counts of the flow have changed, until all of them have ended."""
+        """Read the nodes whenever the counts of the flow change, until all of them have ended."""
         flow, events = nodes.flow, client.events(nodes.shown[0].queue)
         subscription = await events.subscribe(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
         quiet, reporter = WaitLog(self.log, is_masked=self._is_masked), self._reporter()
@@ -246,7 +248,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             events.unsubscribe(subscription)
 
     def _reporter(self) -> Reporter | None:
-        """Shows what the nodes log and report while they run."""
+        """The reporter of the running nodes."""
         if not self.show_logs or self._is_masked:
             return None
         return Reporter(NodeReports(logs=True), self.logging_interval, self.log)
@@ -254,7 +256,7 @@ class GlideMQNodeTrigger(BaseTrigger):
     # -- beginning -------------------------------------------------------------------------------------------
 
     async def _begin(self, task: GroupTask, nodes: TaskNodes) -> None:
-        """Start the nodes over if only this task was cleared, and take over what was marked before it."""
+        """Start the nodes over if only this task was cleared; adopt marks of upstream tasks."""
         before, others = await task.seen(), list(self.nodes_before)
         if task.attempt > 1 and self.ends_task and (before is None or before.attempt < task.attempt):
             await task.forget()
@@ -263,12 +265,12 @@ class GlideMQNodeTrigger(BaseTrigger):
             await nodes.read()
         if self._is_cleared_alone(before, task, nodes):
             before = before or Seen(0, nodes.flow.generation, 0)
-            # The next triggerer finds it if this one dies between its calls, and repeats them.
+            # If this triggerer dies between the calls, the next one finds the record and repeats them.
             is_begun = before.starts_over == task.attempt
             names = before.again if is_begun else to_start_over(nodes.shown)
             await task.remember(replace(before, starts_over=task.attempt, again=names))
             part = f"{len(names)} of {len(nodes.shown)} nodes" if self.is_expanded else "it"
-            self.log.info("%s was cleared: %s runs again, and what follows", self.node, part)
+            self.log.info("%s was cleared: %s runs again, and the nodes after it", self.node, part)
             request = f"airflow:{flow_id_for(*task.place.names)}/try {task.attempt}"
             await nodes.start_over(names, request, "the Airflow task was cleared")
             await nodes.read()
@@ -331,10 +333,10 @@ class GlideMQNodeTrigger(BaseTrigger):
     # -- what users do ---------------------------------------------------------------------------------------
 
     async def on_kill(self) -> None:
-        """End the nodes as a user has ended the task. Airflow 3.1 and 3.2 do not call it.
+        """End the nodes as a user has ended the task. Airflow 3.1 and 3.2 do not call this.
 
         Airflow also calls this, wrongly, for a trigger that has moved to another triggerer, and for a task
-        that was cleared: its next try knows what to do. So it asks for the state of the task first.
+        that was cleared, which its next try handles. So this method checks the state of the task first.
         """
         if self.cancel_on_kill:
             await to_its_end(self._follow_mark())
@@ -345,11 +347,11 @@ class GlideMQNodeTrigger(BaseTrigger):
         try:
             states = await task.states([task_id], group=self.group)
         except Exception:
-            self.log.exception("Cannot read the state of the task, so its nodes go on")
+            self.log.exception("Cannot read the state of the task, so its nodes continue")
             return
         state = states.get(task_id)
         if state is None or state not in tasks.ENDED:
-            self.log.info("The task is %s, so its nodes go on", state)
+            self.log.info("The task is %s, so its nodes continue", state)
             return
         with_its_run = await tasks.is_ended_with_its_run(task.place.dag_id, task.place.run_id, state)
         reason = tasks.reason_of(f"the Airflow task {task_id}", state, with_its_run=with_its_run)
@@ -373,7 +375,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             self.log.info("%s: %s", self.node, reason)
 
     async def _task(self) -> GroupTask:
-        """The task that waits, from Airflow or the operator."""
+        """The waiting task, from Airflow or the operator."""
         made = await module("shared.tasks")
         ti, place, attempt = self.task_instance, self.place, self.attempt
         if ti is not None:
@@ -385,7 +387,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         return found
 
     def _owner(self, task: GroupTask) -> str | None:
-        """The owner that launch has named; None: the flow runs on without the task."""
+        """The owner that launch has set; None: the flow keeps running without the task."""
         return name_of(task.place.of(self.launch)) if self.cancel_on_kill else None
 
 

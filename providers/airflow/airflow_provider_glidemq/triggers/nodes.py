@@ -1,4 +1,4 @@
-"""The nodes of one task of a group: reading, restarting and ending them, and showing how they ended."""
+"""Reads, restarts and ends the nodes of one task of a group, and shows their outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskNodes:
     """The nodes of one task in one generation of a flow.
 
     Args:
-        client: The client through which the flow was found.
+        client: The client that has found the flow.
         flow: The flow.
         task: The name of the node, or of the task that was expanded.
         is_expanded: Whether there is a node for each item.
@@ -41,13 +41,13 @@ class TaskNodes:
 
     @property
     def shown(self) -> Sequence[NodeStatus]:
-        """Those of the items, as they were last seen; the one that adds them, while it is alone."""
+        """The nodes of the items as last read; the node that adds them, while it is alone."""
         items = [node for name, node in self._known.items() if name != self._task]
         return items if self._is_expanded and items else list(self._known.values())
 
     @property
     def is_over(self) -> bool:
-        """Whether all had ended, as they were last seen."""
+        """Whether all nodes had ended when they were last read."""
         maker = self._known.get(self._task)
         is_made = not (self._is_expanded and len(self._known) == 1 and maker)
         return is_over(self.shown) and (
@@ -55,10 +55,10 @@ class TaskNodes:
         )
 
     async def read(self) -> Sequence[NodeStatus]:
-        """All of them, as they are now.
+        """Read all nodes.
 
         Raises:
-            NodeNotFound: The flow has none of this task.
+            NodeNotFound: The flow has no node of this task.
             Superseded, FlowNotFound, FlowExpired: As ``Flow.nodes``.
         """
         if self._is_expanded:
@@ -72,7 +72,7 @@ class TaskNodes:
         return self.shown
 
     async def look(self, *, is_last: bool = False) -> Sequence[NodeStatus]:
-        """Those that had not ended, as they are now; with ``is_last`` the others too.
+        """Read the nodes that had not ended; with ``is_last`` the others too.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``Flow.nodes``.
@@ -86,9 +86,9 @@ class TaskNodes:
         return self.shown
 
     async def start_over(self, names: Sequence[str], request: str, reason: str) -> None:
-        """Run some of them again with all that follows; those that run are cancelled first.
+        """Run some nodes and all their dependents again; running nodes are cancelled first.
 
-        With the same request a repeat changes nothing, and completes what a killed process has begun.
+        Repeatable with the same request: a repeat only completes what a killed process has left undone.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``Flow.rerun``.
@@ -97,7 +97,7 @@ class TaskNodes:
         running = [one.name for one in self.shown if one.name in names and not one.state.is_terminal]
         again = partial(self.flow.rerun, nodes=names, idempotency_key=request, generation=generation)
         try:
-            # First of all: by a repeat the nodes that run may be those that the request has started.
+            # This comes first: in a repeat, the running nodes may be those that the request has started.
             try:
                 await self._client.ask(again())
             except NodeNotEnded:
@@ -107,9 +107,11 @@ class TaskNodes:
                 await self._client.ask(again())
         except NodeNotEnded as exc:  # another client has started it over
             logger.info("not run again: %s", exc)
-        except NodeNotRepeatable as exc:  # one that follows has added nodes
+        except NodeNotRepeatable as exc:  # a dependent has added nodes
             logger.info("flow %s is restarted from %s: %s", self.flow.id, self._task, exc)
-            made = [self._task] if self._task in self._known else names  # by a node, which makes them again
+            made = (
+                [self._task] if self._task in self._known else names
+            )  # added by a node, which adds them again
             await self._client.ask(
                 self.flow.restart(nodes=made, idempotency_key=request, generation=generation)
             )
@@ -124,7 +126,7 @@ class TaskNodes:
         return {task: [node for node in every if is_node_of(node.name, task)] for task in tasks}
 
     async def complete_others(self, tasks: Collection[str]) -> Sequence[str]:
-        """Complete the nodes of other tasks that have failed or were skipped. Returns their names.
+        """Complete the failed and skipped nodes of other tasks. Returns their names.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``Flow.complete_node``.
@@ -141,7 +143,7 @@ class TaskNodes:
         return names
 
     async def end(self, state: str, reason: str) -> None:
-        """End those that have not ended: ``success`` completes, ``skipped`` skips, all else cancels them.
+        """End the nodes that have not ended: ``success`` completes, ``skipped`` skips, all else cancels them.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired, FlowEnded: As ``Flow.cancel_node``.
@@ -159,11 +161,11 @@ class TaskNodes:
 
 
 LOG_LINES: Final = 100
-LOGS_SHOWN: Final = 3  # of an expanded task: of the first nodes that failed
+LOGS_SHOWN: Final = 3  # for an expanded task: the first nodes that failed
 
 
 class EndedEarly(Exception):
-    """The task ends in another way than its nodes."""
+    """The task ends differently from its nodes."""
 
     def __init__(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
@@ -171,13 +173,13 @@ class EndedEarly(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeEnd:
-    """Shows the end of the nodes of one task.
+    """Shows the outcome of the nodes of one task.
 
     Attributes:
         node: The name of the node, or of the task that was expanded.
         is_expanded: Whether the task has a node for each item.
         is_mapped_over: Whether a task outside of the group is expanded over the result.
-        pushes: What goes to XCom: ``value``, ``keys`` (each of a dict too) or ``none``.
+        pushes: What to push to XCom: ``value``, ``keys`` (also each key of a dict) or ``none``.
         log: The log of the task.
     """
 
@@ -193,8 +195,8 @@ class NodeEnd:
         """Store the result as an XCom of the task; a repeat stores the same.
 
         Raises:
-            GlideMQResultTooLarge: It is too large for Airflow's database.
-            EndedEarly: No task can be expanded over it.
+            GlideMQResultTooLarge: The result is too large for Airflow's database.
+            EndedEarly: No task can be expanded over the result.
         """
         results: Mapping[str, Any] = await client.ask(flow.results(names))
         advice = " Or set do_xcom_push=False on the task, if no task outside of the group needs it."
@@ -208,7 +210,7 @@ class NodeEnd:
             await task.push(RETURN_VALUE, value, length=length)
 
     def _length(self, value: Any) -> int:
-        """How many tasks are made of a result that a task outside is expanded over."""
+        """The number of tasks that a task outside the group expands to over the result."""
         if not isinstance(value, dict | list):
             raise EndedEarly(
                 "failed", f"{self.node} returned {type(value).__name__}, and a task is expanded over it"
@@ -224,13 +226,13 @@ class NodeEnd:
     async def log_lines(
         self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus], *, is_shown: bool
     ) -> None:
-        """Log what the node has logged, or the first nodes that failed; never fails.
+        """Log the lines of the node, or of the first nodes that failed; never fails.
 
         Args:
-            client: For the lines.
+            client: The client that reads the lines.
             flow: The flow.
             nodes: All nodes of the task.
-            is_shown: The lines of nodes that completed are in the log of the task already.
+            is_shown: The lines of completed nodes are already in the log of the task.
         """
         failed = [node for node in nodes if node.state is JobState.FAILED]
         if not failed and is_shown:

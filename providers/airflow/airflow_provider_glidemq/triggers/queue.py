@@ -1,4 +1,4 @@
-"""Triggers for the end of a job, and for a condition of a queue."""
+"""Triggers for the end of a job, and for a condition on a queue."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class GlideMQQueueTrigger(WaitingTrigger):
-    """Fires once, with ``status`` ``met`` and the ``queue``, when the queue fulfils the condition.
+    """Fires once, with ``status`` ``met`` and the ``queue``, when the queue meets the condition.
 
-    ``timeout`` at the deadline; ``error`` when a retry would not help (``reason`` holds why). The queue is
-    looked at each second while something happens there, once for all triggers of a triggerer.
+    ``status`` is ``timeout`` at the deadline, and ``error`` if a retry would not help (see ``reason``). The
+    queue is read every second if there is activity, once for all triggers of a triggerer.
 
     Args:
         queue_name: The queue.
         condition: The fields of a ``QueueCondition``.
         glidemq_conn_id: The connection.
-        poll_interval: The queue is looked at after this long even if no event came.
+        poll_interval: How often the queue is read if no event arrives.
         deadline: When to give up, in seconds since the epoch; None: never.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as possible.
 
     Raises:
-        ValueError, TypeError: The condition cannot be right.
+        ValueError, TypeError: The condition is invalid.
     """
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
@@ -86,15 +86,15 @@ _ENDED: Final = frozenset({"completed", "failed"})
 class GlideMQJobTrigger(WaitingTrigger):
     """Fires once, when a job has ended, with its ``status``, ``queue`` and ``job_id``.
 
-    ``status`` is ``completed`` or ``failed``; ``timeout`` at the deadline; ``error`` when a retry would not
-    help (``reason`` holds why). A job that does not exist yet is waited for, and so is a server that cannot
-    be reached.
+    ``status`` is ``completed`` or ``failed``; ``timeout`` at the deadline; ``error`` if a retry would not
+    help (see ``reason``). The trigger also waits for a job that does not exist yet, and for an unreachable
+    server.
 
     Args:
         queue_name: The queue of the job.
-        job_id: The job.
+        job_id: The id of the job.
         glidemq_conn_id: The connection.
-        poll_interval: The state is read again after this long even if no event came.
+        poll_interval: How often the state is read if no event arrives.
         deadline: When to give up, in seconds since the epoch; None: never.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the job has ended.
     """

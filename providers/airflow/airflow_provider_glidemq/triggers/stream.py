@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 
 
 class MessageProducer(SharedStreamProducer):
-    """Takes the messages of a trigger, and completes the jobs of those that Airflow has stored."""
+    """Takes the messages of a trigger, and completes the jobs of the messages that Airflow has stored."""
 
     def __init__(self, batches: AsyncGenerator[tuple[Inbox, Batch]]) -> None:
         self._batches = batches
         self._reading: asyncio.Task[tuple[Inbox, Batch]] | None = None
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], tuple[Inbox, Batch]]]:
-        """Each batch, with its inbox.
+        """Yield each batch, with its inbox.
 
-        Airflow cancels this before it reports what was stored last, so that must not end the worker.
+        Airflow cancels this before it reports the last stored events, so cancelling must not end the worker.
         """
         while True:
             self._reading = start(self._batches.__anext__())
@@ -36,7 +36,7 @@ class MessageProducer(SharedStreamProducer):
             yield batch.payload, (inbox, batch)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Complete the jobs of what was stored; the others come again."""
+        """Complete the jobs of stored batches; the others are delivered again."""
         for item in batch:
             inbox, messages = item.broker_payload
             if item.outcome.is_clean:
@@ -46,11 +46,11 @@ class MessageProducer(SharedStreamProducer):
                 inbox.not_stored(messages)
 
     def get_advance_lane(self, broker_payload: tuple[Inbox, Batch]) -> Hashable:
-        """No batch waits for another one."""
+        """A separate lane for each batch: no batch waits for another."""
         return broker_payload[1]
 
     async def aclose(self) -> None:
-        """Give back what was not stored."""
+        """Return the messages that were not stored."""
         if self._reading is not None:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What triggers that wait share: deadline, reconnecting, the one event; lease, reports, callbacks."""
+"""The common base of the waiting triggers: deadline, reconnects, single event, lease, reports, callbacks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 MAX_REASON: Final = 500
 LAST_SECONDS: Final = 5.0
-# A scheduler that learns of the end of a task's first process only after it has queued the second one takes
-# the task for lost and fails it. So a task should not resume sooner than this after it was deferred.
+# If a scheduler notices the end of a task's first process only after it has queued the second one, it treats
+# the task as lost and fails it. So a task should not resume sooner than this after it was deferred.
 SECONDS_DEFERRED: Final = 5.0
-CALLBACK_SECONDS: Final = 1.0  # for which a callback that was cancelled is waited for
+CALLBACK_SECONDS: Final = 1.0  # max wait for a cancelled callback
 _ending: Final[set[asyncio.Task[None]]] = set()
 
 
 class WaitingTrigger(BaseTrigger):
-    """Fires once. Failures to reach the server are passing ones for minutes; what remains is an event.
+    """Fires once. Failures to reach the server count as temporary for some minutes; then it fires ``error``.
 
     Args:
         glidemq_conn_id: The connection.
-        poll_interval: The state is read again after this long even if no event came.
+        poll_interval: How often the state is read if no event arrives.
         deadline: When to give up, in seconds since the epoch; None: never.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as possible.
     """
@@ -74,14 +74,14 @@ class WaitingTrigger(BaseTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def _prepare(self) -> None:
-        """Do what is not to be done later."""
+        """Prepare at the start whatever would take too long later."""
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         """Wait, and return the payload of the event."""
         raise NotImplementedError
 
     async def _look_once_more(self) -> None:
-        """Show what is there when the deadline has passed."""
+        """Show the latest reports when the deadline has passed."""
 
     def _event(self, status: str, reason: str) -> dict[str, Any]:
         """The payload of an event: ``timeout`` or ``error``."""
@@ -117,18 +117,18 @@ class WaitingTrigger(BaseTrigger):
 
 
 async def rest_until(not_before: float | None) -> None:
-    """Wait until a task may resume. The time is by the worker's clock, which may be ahead of this."""
+    """Wait until a task may resume. The time is by the worker's clock, which may be ahead of this clock."""
     if not_before is not None:
         await asyncio.sleep(min(max(not_before - time.time(), 0.0), SECONDS_DEFERRED))
 
 
 async def module(name: str) -> Any:
-    """A module that only triggerers need: a task imports this one at each parse of its DAG."""
+    """Import a module that only triggerers need: DAG files import this module at each parse."""
     return await asyncio.to_thread(importlib.import_module, f"airflow_provider_glidemq.triggers.{name}")
 
 
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Complete what has begun, though the triggerer cancels ``on_kill`` too, a second later."""
+    """Complete the work, even though the triggerer cancels ``on_kill`` too, a second later."""
     ending = asyncio.create_task(work)
     _ending.add(ending)
     ending.add_done_callback(_ending.discard)
@@ -136,10 +136,10 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 class Renewal:
-    """Renews a lease three times while it lasts, and at once for another generation.
+    """Renews a lease three times per length, and at once for a new generation.
 
     Args:
-        lease: Seconds for which the lease lasts; None: the longest time.
+        lease: The length of the lease in seconds; None: the longest time.
     """
 
     def __init__(self, lease: float | None) -> None:
@@ -148,11 +148,11 @@ class Renewal:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the lease was renewed once."""
+        """Whether the lease was ever renewed."""
         return self._last is not None
 
     async def renew_if_due(self, client: SharedClient, flow: AsyncFlow) -> None:
-        """Renew it, for the owner with which the flow was found."""
+        """Renew the lease of the owner with which the flow was found."""
         now, last = asyncio.get_running_loop().time(), self._last
         if last is None or last[0] != flow.generation or now - last[1] >= self.pause:
             with suppress(Superseded):  # the next look at the flow finds it
@@ -161,11 +161,11 @@ class Renewal:
 
 
 class Reporter:
-    """Shows what the nodes of one generation report, at most once in ``often`` seconds."""
+    """Shows what the nodes of one generation report, at most once every ``often`` seconds."""
 
     def __init__(self, reports: NodeReports, often: float, log: Any) -> None:
         self._reports, self._often, self._log = reports, often, log
-        self.names: Sequence[str] | None = None  # of these nodes only
+        self.names: Sequence[str] | None = None  # only these nodes
         self._looked_at = 0.0
 
     @property
@@ -174,7 +174,7 @@ class Reporter:
         return max(self._looked_at + self._often - asyncio.get_running_loop().time(), 0.0)
 
     async def look(self, client: SharedClient, flow: AsyncFlow, *, is_last: bool = False) -> None:
-        """Show what is new, if a look is due or the flow has ended."""
+        """Show new reports, if a poll is due or the flow has ended."""
         if not is_last and self.seconds_left:
             return
         with suppress(*PASSING):  # the next look at the flow finds it
@@ -185,7 +185,7 @@ class Reporter:
                 for number, line in enumerate(self._reports.lines(nodes, found), 1):
                     self._log.info("%s", line)
                     if number % LINES == 0:
-                        await asyncio.sleep(0)  # writing takes a millisecond, and others wait
+                        await asyncio.sleep(0)  # writing takes a millisecond, and other triggers wait
                 if not self._reports.has_more:
                     break
                 await asyncio.sleep(0)
@@ -212,9 +212,9 @@ class WaitLog:
         ended: int,
         read: Callable[[], Awaitable[Sequence[NodeStatus]]] | None = None,
     ) -> None:
-        """Log what waits, of the nodes that are read or of all, if a look is due.
+        """Log why nodes wait, of the given nodes or of all, if a check is due.
 
-        ``ended``: how many have ended.
+        ``ended``: how many nodes have ended.
         """
         if not self._silence.is_due(ended, asyncio.get_running_loop().time()):
             return
@@ -226,7 +226,7 @@ class WaitLog:
 
 
 class ProgressCallbacks:
-    """Calls callbacks beside the trigger: one that is slow misses some progress, and delays nothing."""
+    """Calls callbacks concurrently: a slow callback misses some progress, but delays nothing."""
 
     def __init__(self, paths: Sequence[str], log: Any) -> None:
         self._paths, self._log = paths, log
@@ -239,7 +239,7 @@ class ProgressCallbacks:
             self._task = asyncio.create_task(acall_callbacks(self._paths, "progress", event, self._log))
 
     async def end(self) -> None:
-        """Stop the callback that still runs."""
+        """Stop the running callback."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=CALLBACK_SECONDS)  # it may refuse to be cancelled
+            await asyncio.wait({self._task}, timeout=CALLBACK_SECONDS)  # it may suppress the cancellation

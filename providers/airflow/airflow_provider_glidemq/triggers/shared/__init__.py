@@ -1,1 +1,1 @@
-"""What all triggers of a triggerer share: one client for each connection, one reader for each queue."""
+"""Shared by all triggers of a triggerer: one client for each connection, one reader for each queue."""

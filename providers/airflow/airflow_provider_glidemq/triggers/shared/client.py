@@ -1,8 +1,8 @@
 """One client per connection, and one events reader per queue, for all triggers of a triggerer.
 
-A triggerer runs a thousand triggers on one event loop; a connection for each of them would be a thousand
-blocked connections. Here a watcher subscribes first, then reads the state of the flow, then waits to be
-woken: an event between the last two steps is not lost, and an earlier one is in the state.
+A triggerer runs a thousand triggers on one event loop; a connection for each would be a thousand blocked
+connections. Here a watcher subscribes first, then reads the state of the flow, then waits to be woken. An
+event between the last two steps is not lost, and the state includes all earlier events.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class SharedClient:
         self._connected = False
 
     async def find(self, flow_id: str, owner: Owner | None = None) -> AsyncFlow | None:
-        """The flow of that id, or None; ``owner``: for whom it is to be renewed."""
-        async with self._first if not self._connected else self._gate:  # one connects, the others wait
+        """The flow with this id, or None; ``owner``: the owner whose lease ``renew`` renews."""
+        async with (
+            self._first if not self._connected else self._gate
+        ):  # the first call connects, the others wait
             try:
                 flow = await self._producer.get(flow_id, owner=owner)
             except FlowNotFound:
@@ -59,7 +61,7 @@ class SharedClient:
         """Cancel a flow, if this generation is its current one. Returns the state before.
 
         Raises:
-            NotOwned: It does not run for this owner alone.
+            NotOwned: The flow does not run for this owner alone.
         """
         async with self._gate:
             if owner is not None:
@@ -74,12 +76,12 @@ class SharedClient:
             return await adrive(history_of(self._producer, flow.id))
 
     async def ask(self, call: Awaitable[T]) -> T:
-        """Make any other call of a flow that was found here."""
+        """Make any other call on a flow that this client has found."""
         async with self._gate:
             return await call
 
     def events(self, queue: str) -> QueueEvents:
-        """The reader of a queue's events: the running one, or a new one if that has ended or failed."""
+        """The reader of a queue's events: the running reader, or a new one if it has ended or failed."""
         found = self._queues.get(queue)
         if found is None or found.is_over:
             self._queues = {name: one for name, one in self._queues.items() if not one.is_over}
@@ -87,7 +89,7 @@ class SharedClient:
         return found
 
     async def keep(self) -> None:
-        """Keep the connections while there are users, and a little longer; then close them."""
+        """Keep the connections open while there are users, and a little longer; then close them."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         reconciling = start(Reconciler(self._producer, self._watched).run(ended))
         try:
@@ -120,11 +122,11 @@ _failed: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple[float, Gli
 async def shared_client(conn_id: str) -> AsyncIterator[SharedClient]:
     """The client of a connection id on this event loop; the first caller looks up the connection.
 
-    After a failure that is no answer, the next caller looks it up again: the server may have moved, or its
-    password been changed.
+    After a failure other than an error reply, the next caller looks it up again: the server may have moved,
+    or its password may have changed.
 
     Raises:
-        LookupFailed: The connection was not found; also for all who waited for this look-up.
+        LookupFailed: The connection was not found; also raised for all callers that waited for this lookup.
     """
     loop = asyncio.get_running_loop()
     clients = _clients.setdefault(loop, {})
@@ -149,7 +151,7 @@ async def shared_client(conn_id: str) -> AsyncIterator[SharedClient]:
         yield client
     except GlideMQError as exc:
         if clients.get(conn_id) is client and not isinstance(exc, StateError):
-            del clients[conn_id]  # current users of this client finish with it
+            del clients[conn_id]  # current users keep this client until they finish
         raise
     finally:
         client.users -= 1

@@ -43,9 +43,9 @@ _ENDS: Final = frozenset({"completed", "failed", "expired", "revoked"})
 
 
 class QueueEvents:
-    """Reads the events of one queue, once, and has the flows and jobs looked at that they are about.
+    """Reads the events of one queue once, and polls the flows and jobs that they name.
 
-    Events only decide when to look. If some were lost unread, everything is looked at. It also
+    Events only decide when to poll. If some were lost unread, everything is polled. The reader also
     supervises the queue if no worker does: Node workers alone would leave flows unsettled.
     """
 
@@ -71,23 +71,23 @@ class QueueEvents:
 
     @property
     def flow_ids(self) -> Collection[str]:
-        """The flows that are watched."""
+        """The ids of the watched flows."""
         return self._flows.ids
 
     async def subscribe(self, flow: AsyncFlow, *, often: float, seldom: float) -> Subscription[FlowStatus]:
-        """Watch a flow. What happens to it from now on is seen; so is how it is now, in the first look.
+        """Watch a flow. The first poll reads its current state; later changes are noticed.
 
         Raises:
-            TransportError, or what else kept the reader from starting.
+            TransportError: The reader could not start; other errors are possible.
         """
         return await self._join(self._flows, Subscription(flow, often, seldom))
 
     async def subscribe_job(self, job_id: str, *, seldom: float) -> Subscription[str]:
-        """Watch a job: the value of its state, or ``absent``. Raises as ``subscribe``."""
+        """Watch a job: the value of its state, or ``absent``. Raises the errors of ``subscribe``."""
         return await self._join(self._jobs, Subscription(JobSubject(job_id), seldom, seldom))
 
     async def subscribe_queue(self, *, seldom: float) -> Subscription[QueueState]:
-        """Watch the queue: each second while something happens there. Raises as ``subscribe``."""
+        """Watch the queue: every second if there is activity. Raises the errors of ``subscribe``."""
         return await self._join(self._whole, Subscription(JobSubject(), min(OFTEN_SECONDS, seldom), seldom))
 
     async def _join(self, looks: Poller[T], subscription: Subscription[T]) -> Subscription[T]:
@@ -137,7 +137,7 @@ class QueueEvents:
                 await supervision
 
     async def _read(self) -> None:
-        """Read events until there was no watcher for a while, or no more states can be read."""
+        """Read events until there has been no watcher for a while, or states cannot be read."""
         loop = asyncio.get_running_loop()
         used = loop.time()
         while loop.time() - used < LINGER_SECONDS and not self.is_over:
@@ -183,7 +183,7 @@ class QueueEvents:
     def _fail(self, exc: Exception) -> None:
         if not self._started.done():
             self._started.set_exception(exc)
-            self._started.exception()  # retrieved: no watcher may be left to await it
+            self._started.exception()  # mark it as retrieved: there may be no watcher to await it
         for looks in self._pollers:
             looks.fail(exc)
 
@@ -193,17 +193,17 @@ class QueueEvents:
 
 
 def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run shared work in an empty context, or its log would go to the task of the first trigger."""
+    """Run shared work in an empty context; otherwise its log would go to the task of the first trigger."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 
 NAMED_AT_ONCE: Final = 100
-OTHERS_AT_ONCE: Final = 50  # an end waits for no longer than this takes: some 10 ms
+OTHERS_AT_ONCE: Final = 50  # an end is delayed by this batch at most: some 10 ms
 REMIND_SECONDS: Final = 1.0
 
 
 class Subject(Protocol):
-    """What is watched: a generation of a flow, a job, a queue. Events name it by its id."""
+    """A watched generation of a flow, a job, or a queue. Events refer to it by its id."""
 
     @property
     def id(self) -> str:
@@ -212,18 +212,18 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobSubject:
-    """A job of a queue, or the queue itself, which has no name in its events."""
+    """A job of a queue, or the queue itself, which its events do not name."""
 
     id: str = ""
 
 
 @dataclass(eq=False, slots=True)
 class Subscription(Generic[T]):
-    """One watcher of one subject, woken by each look that shows something new.
+    """One watcher of one subject, woken by each poll with a new status.
 
     Attributes:
         subject: What is watched.
-        often, seldom: Seconds from look to look while jobs of its queue end, and otherwise.
+        often, seldom: Seconds between polls while jobs of its queue end, and otherwise.
     """
 
     subject: Subject
@@ -239,7 +239,7 @@ class Subscription(Generic[T]):
 
         Raises:
             FlowNotFound: The flow is no longer on the server.
-            TransportError, or what else ended the looks: subscribe again.
+            TransportError: Polling has ended, also with other errors: subscribe again.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -252,7 +252,7 @@ class Subscription(Generic[T]):
         return self.status
 
     def show(self, status: T | None, now: float) -> None:
-        """Take what a look has found."""
+        """Deliver the status that a poll has read."""
         self.looked_at = now
         if status is None:
             self.fail(FlowNotFound(f"flow {self.subject.id} is no longer on the server"))
@@ -261,16 +261,16 @@ class Subscription(Generic[T]):
             self.woken.set()
 
     def fail(self, error: Exception) -> None:
-        """Let the watcher raise this."""
+        """Make the watcher raise this error."""
         self.error = error
         self.woken.set()
 
 
 class Poller(Generic[T]):
-    """The subscriptions of one kind in one queue, and which of them are due for a look.
+    """The subscriptions of one kind in one queue, and which of them are due for a poll.
 
     Args:
-        read: Reads the status of each of many subjects, in order; None for a flow that is gone.
+        read: Reads the status of each subject, in order; None for a flow that no longer exists.
     """
 
     def __init__(self, read: Callable[[list[Any]], Awaitable[Sequence[T | None]]]) -> None:
@@ -283,22 +283,22 @@ class Poller(Generic[T]):
         self._is_stopped = False
 
     def __len__(self) -> int:
-        """How many watchers there are."""
+        """The number of watchers."""
         return sum(map(len, self._of_subject.values()))
 
     @property
     def ids(self) -> Collection[str]:
-        """The subjects that are watched."""
+        """The ids of the watched subjects."""
         return self._of_subject.keys()
 
     def add(self, subscription: Subscription[T]) -> None:
-        """Begin to watch; a first look is due at once."""
+        """Start to watch; a first poll is due at once."""
         self._of_subject[subscription.subject.id].add(subscription)
         self._others[subscription] = None
         self._due.set()
 
     def remove(self, subscription: Subscription[T]) -> None:
-        """Watch no longer. Not awaitable: a triggerer at shutdown cancels its triggers in any order."""
+        """Stop watching. Not awaitable: a triggerer at shutdown cancels its triggers in any order."""
         found = self._of_subject.get(subscription.subject.id)
         if found is None or subscription not in found:
             return
@@ -309,22 +309,22 @@ class Poller(Generic[T]):
         self._others.pop(subscription, None)
 
     def name(self, subject_id: str) -> None:
-        """Something has happened to this subject: look at it before all others."""
+        """Poll this subject, named by an event, before all others."""
         for subscription in self._of_subject.get(subject_id, ()):
             self._others.pop(subscription, None)
             self._named[subscription] = None
             self._due.set()
 
     def be_active(self) -> None:
-        """Jobs of the queue have ended."""
+        """Note that jobs of the queue have ended."""
         self._active_at = asyncio.get_running_loop().time()
 
     def all(self) -> None:
-        """Anything may have happened: look at all."""
+        """Poll all subjects: anything may have happened."""
         self._ask(self._each())
 
     def fail(self, error: Exception) -> None:
-        """Let all watchers raise this."""
+        """Make all watchers raise this error."""
         for subscription in self._each():
             subscription.fail(error)
 
@@ -334,7 +334,7 @@ class Poller(Generic[T]):
         self._due.set()
 
     async def run(self) -> None:
-        """Look at what is due, until it is stopped or the server cannot be read."""
+        """Poll the subjects that are due, until stopped or the server cannot be read."""
         loop = asyncio.get_running_loop()
         remind_at = loop.time()
         while not self._is_stopped:
@@ -355,7 +355,7 @@ class Poller(Generic[T]):
         return [one for subscriptions in self._of_subject.values() for one in subscriptions]
 
     def _remind(self, now: float) -> None:
-        """Mark those as due that were not looked at for too long."""
+        """Mark subjects as due whose last poll is too long ago."""
         self._ask(
             one
             for one in self._each()

@@ -1,9 +1,9 @@
 """Ends the flows of tasks that have ended while no trigger watched them.
 
-A trigger cancels its flow when its task is killed or marked; but a task may be marked before its trigger
-has started, its process may die without a retry, and a DAG run may time out. The lease of such a flow lasts
-for a day, so that triggerers may be away; this ends it within minutes, while any trigger of the same
-connection runs.
+A trigger cancels its flow when its task is killed or marked. But a task may be marked before its trigger has
+started, its process may die without a retry, and a DAG run may time out. The lease of such a flow lasts for a
+day, to survive an outage of the triggerers. The reconciler ends the flow within minutes, while any trigger of
+the same connection runs.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ FIRST_SECONDS: Final = 15.0
 EACH_SECONDS: Final = 60.0
 PAGE: Final = 1_000
 MAX: Final = 200  # other triggerers watch most of the flows that are not watched here
-MAX_FAILED: Final = 3  # looks one after the other: Airflow is away
+MAX_FAILED: Final = 3  # failures in a row: Airflow is unavailable
 
 
 class Reconciler:
-    """Compares the running flows of Airflow's tasks with the states of these tasks.
+    """Compares the running flows of Airflow tasks with the states of these tasks.
 
-    Only what a task has begun whose kill cancels it is touched, only its generation, and only if Airflow
-    says that the task has ended; nodes of a task group, if all of the group has. What a person has set
-    running again is theirs: it does not run for the task any more. A task that Airflow does not know is left
-    to its lease.
+    It cancels a generation only if an Airflow task with ``cancel_on_kill`` has begun it and has ended; nodes
+    of a task group, if the whole group has ended. A flow that a person has reopened no longer runs for the
+    task, and is not touched. If Airflow does not know the task, the lease decides.
     """
 
     def __init__(self, producer: AsyncFlowProducer, watched: Callable[[], Collection[str]]) -> None:
         self._producer, self._watched = producer, watched
 
     async def run(self, ended: asyncio.Event) -> None:
-        """Look once a minute until the event is set."""
+        """Check once a minute until the event is set."""
         pause = FIRST_SECONDS
         while not ended.is_set():
             with suppress(TimeoutError):
@@ -83,7 +82,7 @@ class Reconciler:
     async def _look_at_group(self, status: FlowStatus) -> None:
         """End the nodes of a task group that would outlive it: their tasks have failed or were skipped.
 
-        Nodes of a successful task may run again after one before it was cleared.
+        Nodes of a successful task may run again after an upstream task was cleared.
         """
         labels = status.labels
         group, dag_id, run_id = labels[GROUP_LABEL], labels["dag_id"], labels["run_id"]
@@ -107,7 +106,7 @@ class Reconciler:
             logger.debug("flow %s is not changed: %s", status.id, exc)
 
     async def _unwatched(self) -> list[FlowStatus]:
-        """Running flows that a task must end with, and that no trigger watches here."""
+        """The running flows that must end with their tasks, and that no trigger watches here."""
         found: list[FlowStatus] = []
         page, last = PAGE, None
         while page == PAGE:
@@ -135,10 +134,10 @@ class Reconciler:
 
 
 async def _each(looks: list[Callable[[], Awaitable[None]]]) -> None:
-    """Take all looks, in any order: one that fails, as for a group that the DAG has no more, stops no other.
+    """Run all checks, in any order. A failure, as for a group that the DAG no longer has, stops no other.
 
     Raises:
-        Exception: Several fail one after the other.
+        Exception: Several checks in a row have failed.
     """
     failed = 0
     random.shuffle(looks)
@@ -155,7 +154,7 @@ async def _each(looks: list[Callable[[], Awaitable[None]]]) -> None:
 
 
 def _owner(status: FlowStatus) -> str:
-    """The task that has begun a flow, as its owner."""
+    """The owner name of the task that has begun a flow."""
     labels = status.labels
     return name_of(
         TaskKey(labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1")))

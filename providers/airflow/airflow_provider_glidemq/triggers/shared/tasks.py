@@ -1,8 +1,8 @@
-"""What a triggerer reads from Airflow about tasks, and the XComs of the tasks of a group.
+"""Reads the states of tasks from Airflow in a triggerer, and the XComs of the tasks of a group.
 
-Importing this takes seconds on a busy machine, and so does Airflow's first answer, for which the triggerer
-loads its API. So both are done when the first trigger starts, and not when a user ends a task. The event of a
-trigger that ends its task carries JSON as text; an XCom that is written here keeps its type.
+Importing this module takes seconds on a busy machine, as does Airflow's first response, for which the
+triggerer loads its API. So both are done when the first trigger starts, and not when a user ends a task. An
+event that ends its task can only push JSON as text; an XCom that is written here keeps its type.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Task(NamedTuple):
 
 
 async def ask(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Make a call of Airflow's that blocks until its supervisor answers.
+    """Make a call of Airflow that blocks until its supervisor responds.
 
-    In a thread of asgiref, which knows this event loop: in another one, such a call ends the triggerer of
-    Airflow 3.1, which takes the answer for that to another call. So does a call that is cut off when its
-    trigger is stopped: it goes on to its end.
+    The call runs in a thread of asgiref, which is bound to this event loop. In another thread, the triggerer
+    of Airflow 3.1 would mix up the responses of concurrent calls and end. The same happens if a call is
+    aborted when its trigger stops, so the call always completes.
     """
     return await asyncio.shield(sync_to_async(call)(*args, **kwargs))
 
 
 def prepare(task: Task, run_id: str) -> None:
-    """Ask once in the life of the process, and ignore the answer, so that later ones come soon."""
+    """Make one call per process and ignore its response, so that later calls are fast."""
     if not _asked:
         _asked.append(asyncio.get_running_loop().create_task(_ignored(task, run_id), context=Context()))
 
@@ -68,7 +68,7 @@ async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | No
     """The state of the task in each of these runs; None where it has none yet. Runs without it are left out.
 
     Raises:
-        Exception: Airflow cannot be reached from here, or does not answer.
+        Exception: Airflow cannot be reached from here, or does not respond.
     """
     found: dict[str, str | None] = {}
     for first in range(0, len(run_ids), RUNS_AT_ONCE):
@@ -80,10 +80,10 @@ async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | No
 async def states_in_run(
     dag_id: str, run_id: str, map_index: int, task_ids: Sequence[str], group: str | None = None
 ) -> Mapping[str, str | None]:
-    """The states of several tasks of one run, by their ids, and of those in a group; no task, no entry.
+    """The states of several tasks of one run and of a group, by task id; missing tasks have no entry.
 
     Raises:
-        Exception: As ``states_of``.
+        Exception: See ``states_of``.
     """
     states = await ask(
         RuntimeTaskInstance.get_task_states,
@@ -103,14 +103,14 @@ async def states_in_run(
 async def is_ended_with_its_run(dag_id: str, run_id: str, state: str | None) -> bool:
     """Whether Airflow has ended a task that is in this state, as its DAG run has failed; never fails."""
     if state == "skipped":
-        with suppress(Exception):  # by release; then it stays open who did it
+        with suppress(Exception):  # depends on the release; then the cause is unknown
             run = await ask(RuntimeTaskInstance.get_dagrun_state, dag_id, run_id)
             return str(getattr(run, "value", run)) == "failed"
     return False
 
 
 def reason_of(what: str, state: str | None, *, with_its_run: bool) -> str:
-    """Why a task that is in this state, though its trigger waited, has ended."""
+    """The reason why a task in this state has ended while its trigger was waiting."""
     if with_its_run:
         return f"{what} was ended by Airflow: its DAG run has failed (dagrun_timeout, or fail_fast)"
     if state == "skipped":
@@ -140,10 +140,10 @@ class GroupTask:
     """One try of a task of a group.
 
     Attributes:
-        place: Where it is.
-        attempt: The number of the try, where retries are not counted.
-        launch: The task that submits the flow.
-        node: The name of its node.
+        place: The task in its DAG run.
+        attempt: The number of the try, not counting retries.
+        launch: The id of the task that submits the flow.
+        node: The name of the task's node.
     """
 
     place: TaskKey
@@ -152,10 +152,10 @@ class GroupTask:
     node: str
 
     async def states(self, task_ids: Sequence[str], *, group: str | None = None) -> Mapping[str, str | None]:
-        """The states of tasks of the run, by their ids, and of those in a group.
+        """The states of tasks of the run and of a group, by task id.
 
         Raises:
-            Exception: Airflow does not answer.
+            Exception: Airflow does not respond.
         """
         place = self.place
         return await _patiently(
@@ -163,18 +163,18 @@ class GroupTask:
         )
 
     async def is_preceded(self, task_ids: Sequence[str]) -> bool:
-        """Whether one of these tasks has not ended: it may have been cleared together with this one."""
+        """Whether any of these tasks has not ended: it may have been cleared together with this task."""
         return bool(task_ids) and not ENDED.issuperset((await self.states(task_ids)).values())
 
     async def launched(self) -> dict[str, Any]:
-        """What launch has stored about its flow, in its last run; that run is awaited.
+        """Wait for the last run of launch, and return the values that it has stored about its flow.
 
         Raises:
-            NotLaunched: It has ended without a word.
+            NotLaunched: Launch has ended without storing them.
         """
         while True:
             state = (await self.states([self.launch])).get(self.launch)
-            if state in ENDED:  # one that was cleared keeps its XCom until it runs again
+            if state in ENDED:  # a cleared task keeps its XCom until it runs again
                 found = await self._read(XCOM_LAUNCHED)
                 if isinstance(found, dict):
                     return found
@@ -182,26 +182,26 @@ class GroupTask:
             await asyncio.sleep(LAUNCH_SECONDS)
 
     async def seen(self) -> Seen | None:
-        """What the last try has seen of its nodes, if launch has not run since."""
+        """The record of the last try about its nodes, if launch has not run since then."""
         return Seen.read(await self._read(_seen(self.node))) if self.attempt > 1 else None
 
     async def remember(self, seen: Seen) -> None:
-        """Store what this try has seen."""
+        """Store the record of this try."""
         await self._write(self.place.of(self.launch), _seen(self.node), seen.stored())
 
     async def remember_mark(self, node: str, ended: Sequence[NodeStatus]) -> None:
-        """Store that a task of the group, which was marked, shows this end of its nodes."""
+        """Store the end of the nodes of another task of the group, which was marked."""
         key, launch = _seen(node), self.place.of(self.launch)
         if (seen := Seen.read(await self._read(key))) is not None:
             await self._write(launch, key, seen.at(ended).stored())
 
     async def push(self, key: str, value: Any, *, length: int | None = None) -> None:
-        """Store an XCom of the task; ``length``: how many tasks a mapped task makes of it."""
+        """Store an XCom of the task; ``length``: how many tasks a mapped task expands to."""
         await self._write(self.place, key, value, length)
 
     async def forget(self) -> None:
         """Remove the result of an earlier try, if there is one."""
-        with suppress(Exception):  # of several classes, by release
+        with suppress(Exception):  # the class depends on the release
             await ask(XCom.delete, key=RETURN_VALUE, **self.place._asdict())
 
     async def _read(self, key: str) -> Any:
@@ -218,10 +218,10 @@ def _seen(node: str) -> str:
 
 
 async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call that fails for some minutes: Airflow's database may be busy, or away. All are repeatable.
+    """Repeat a failing, repeatable call for some minutes: Airflow's database may be busy or down.
 
     Raises:
-        Exception: It kept failing, or would fail each time; of several classes, by release.
+        Exception: The call kept failing, or can never succeed; the class depends on the release.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE_SECONDS
@@ -237,6 +237,6 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def _is_answer(error: Exception) -> bool:
-    """Whether Airflow refuses the call for good: there is no such group, or it is invalid."""
+    """Whether Airflow refuses the call permanently: there is no such group, or it is invalid."""
     detail = getattr(getattr(error, "error", None), "detail", None)
     return isinstance(detail, dict) and detail.get("status_code") in _REFUSED
