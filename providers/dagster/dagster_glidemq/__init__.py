@@ -1,4 +1,4 @@
-"""Run flows of jobs on Valkey from Dagster: a resource for ops and assets, and assets made from a flow."""
+"""Run flows of jobs on Valkey from Dagster: a resource for ops and assets, and assets built from a flow."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ class AssetPlan:
     """A flow as assets.
 
     Attributes:
-        name: Of the flow.
+        name: The name of the flow.
         after: The nodes in topological order, each with its dependencies.
-        keys: The keys of those that are assets.
+        keys: The asset keys of the nodes that are assets.
         queues: The queue of each node.
     """
 
@@ -40,7 +40,7 @@ class AssetPlan:
         asset_keys: Mapping[str, Key],
         key_prefix: Sequence[str],
     ) -> AssetPlan:
-        """Choose leaves, the named nodes and those with keys.
+        """Choose the leaves, the named nodes and the nodes with keys.
 
         Raises:
             ConfigurationError: A node is unknown, or two nodes would have one key.
@@ -74,9 +74,9 @@ class AssetPlan:
         """The specifications of the assets for Dagster.
 
         Args:
-            given: By node, everything else that is known of its asset.
-            deps: Of assets without a dependency in the flow.
-            group_name: For assets without one.
+            given: By node, the other fields of its asset.
+            deps: The dependencies of assets that have none in the flow.
+            group_name: The group of assets without one.
         """
         return [self._spec(node, given.get(node), deps, group_name) for node in self.keys]
 
@@ -98,7 +98,7 @@ class AssetPlan:
         )
 
     def nearest(self, node: str, among: Iterable[str]) -> list[str]:
-        """The nodes among these that it depends on, directly or through others."""
+        """The nearest of these nodes that a node depends on, directly or through others."""
         chosen, found = set(among), dict[str, None]()
         open_nodes, seen = list(self.after[node]), set(self.after[node])
         while open_nodes:
@@ -112,7 +112,7 @@ class AssetPlan:
         return list(found)
 
     def needed(self, wanted: Iterable[str]) -> set[str]:
-        """These nodes and all that they depend on."""
+        """These nodes and all their dependencies, direct and indirect."""
         found: set[str] = set()
         open_nodes = list(wanted)
         while open_nodes:
@@ -126,7 +126,7 @@ class AssetPlan:
         """Return a flow if it has the declared nodes and dependencies.
 
         Raises:
-            InvalidFlow: It has not.
+            InvalidFlow: It has other nodes or dependencies.
         """
         after = {node.name: node.after for node in check_flow(made).nodes}
         if after != self.after:
@@ -147,7 +147,7 @@ PartitionBuilder: TypeAlias = Callable[[dg.AssetExecutionContext, str], FlowSpec
 
 
 class NodePartition(NamedTuple):
-    """What a node of the flow of a run stands for: a declared node, and its partition in a run of several."""
+    """The declared node that a node of a run's flow represents, and the partition in a run of several."""
 
     node: str
     partition: str | None = None
@@ -155,30 +155,30 @@ class NodePartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BuiltFlow:
-    """The flow of a run, and what its nodes stand for."""
+    """The flow of a run, and the declared nodes that its nodes represent."""
 
     spec: FlowSpec
     places: Mapping[str, NodePartition]
 
     def part(self, nodes: set[str]) -> FlowSpec:
-        """The flow with those nodes only that stand for these, which must be complete."""
+        """The part of the flow that represents these declared nodes, which must include all dependencies."""
         return replace(
             self.spec, nodes=[node for node in self.spec.nodes if self.places[node.name].node in nodes]
         )
 
     def names(self, nodes: set[str]) -> list[str]:
-        """The names of those nodes that stand for these."""
+        """The names of the nodes that represent these declared nodes."""
         return [name for name, place in self.places.items() if place.node in nodes]
 
 
 @dataclass(frozen=True, slots=True)
 class FlowBuilder:
-    """How the flow of a run is made.
+    """Builds the flow of a run.
 
     Attributes:
-        flow: As it was declared.
-        build: For a run.
-        build_partition: For a partition.
+        flow: The declared flow.
+        build: Builds the flow of a run.
+        build_partition: Builds the flow of a partition.
     """
 
     flow: FlowSpec
@@ -188,10 +188,10 @@ class FlowBuilder:
     def check(
         self, partitions_def: dg.PartitionsDefinition[str] | None, policy: dg.BackfillPolicy | None
     ) -> None:
-        """Refuse ways that do not fit each other.
+        """Refuse arguments that contradict each other.
 
         Raises:
-            ConfigurationError: They do not.
+            ConfigurationError: The arguments contradict each other.
         """
         if self.build is not None and self.build_partition is not None:
             raise ConfigurationError("give build or build_partition, not both")
@@ -209,7 +209,7 @@ class FlowBuilder:
         """The flow of a run.
 
         Raises:
-            InvalidFlow: It has other nodes or dependencies than the declared one.
+            InvalidFlow: The flow has other nodes or dependencies than declared.
         """
         if self.build_partition is None:
             made = self.flow if self.build is None else plan.check_same(self.build(context))
@@ -239,7 +239,7 @@ def _name(node: str, key: str) -> str:
 
 
 def _of_partition(node: FlowNode, key: str) -> FlowNode:
-    """A node of one of several partitions."""
+    """A node for one of several partitions."""
     after = [
         Dependency(_name(one, key), one.on_failure) if isinstance(one, Dependency) else _name(one, key)
         for one in node.after

@@ -37,11 +37,11 @@ class Selection:
 
     @classmethod
     def of(cls, context: dg.AssetExecutionContext) -> Self:
-        """What is selected in a run."""
+        """The selection of a run."""
         return cls(set(context.selected_asset_keys), set(context.selected_asset_check_keys))
 
     def nodes(self, plan: AssetPlan, checks: Sequence[GlideMQCheck]) -> set[str]:
-        """The nodes that make it."""
+        """The nodes that the selection needs."""
         found = {node for node, key in plan.keys.items() if key in self.assets}
         return found | {check.node for check in checks if self.has(plan, check)}
 
@@ -56,10 +56,10 @@ class Emitter:
 
     Attributes:
         context: The step.
-        plan: The flow as assets.
-        selection: What is emitted.
+        plan: The assets of the flow.
+        selection: The assets and checks to emit.
         checks: All checks of the flow.
-        places: What each node of the run's flow stands for.
+        places: The declared node and partition of each node of the run's flow.
         emitted: Assets and partitions that an earlier try of the step has emitted.
         link: The link to a flow, or "".
     """
@@ -78,7 +78,7 @@ class Emitter:
     _parts: dict[GlideMQCheck, list[dg.AssetCheckResult | None]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Note which nodes wait for which others to be emitted."""
+        """Determine which nodes must be emitted before which others."""
         self._names = {place: name for name, place in self.places.items()}
         wanted = self.selection.nodes(self.plan, self.checks)
         before = {node: self._before(node, wanted) for node in wanted}
@@ -104,13 +104,13 @@ class Emitter:
                 self._log(node, self._metadata(node, results.get(node.name), change.status))
 
     def _before(self, node: str, wanted: set[str]) -> set[str]:
-        """The wanted nodes that are emitted before a node."""
+        """The wanted nodes to emit before a node."""
         mine = by_node(self.checks).get(node, ())
         assets = {check.asset_node for check in mine} & wanted - {node}
         return {*self.plan.nearest(node, wanted), *assets}
 
     def _due(self, change: Changes) -> list[NodeStatus]:
-        """The nodes that wait for no other; at the end of the flow all that have ended."""
+        """The ended nodes that wait for no other; at the end of the flow, all ended nodes."""
         due: list[NodeStatus] = []
         todo = [node.name for node in change.ended if node.name in self._open]
         while todo:
@@ -136,7 +136,7 @@ class Emitter:
         place = self.places[node.name]
         checks = by_node(self.checks).get(place.node, ())
         found = {check: check.result(self.plan.keys[check.asset_node], node, result) for check in checks}
-        # A blocking check fails its node, whose handler has run to its end all the same.
+        # A blocking check fails its node, although the handler has completed.
         did_run = node.state == "completed" or any(
             one is not None and "reason" not in (one.metadata or {}) for one in found.values()
         )
@@ -155,7 +155,7 @@ class Emitter:
     def _check(
         self, check: GlideMQCheck, one: dg.AssetCheckResult | None, place: NodePartition
     ) -> Iterator[dg.AssetCheckResult]:
-        """The result of a check; in a run of several partitions one for all, with the last of them."""
+        """The result of a check; in a run of several partitions, one for all of them, with the last one."""
         if place.partition is None:
             if one is not None:
                 yield one
@@ -178,7 +178,7 @@ class Emitter:
             yield worst[0]._replace(metadata=metadata)
 
     def _log(self, node: NodeStatus, metadata: Metadata) -> None:
-        """Log an asset beside the outputs of the step: one of several partitions, or a repeat."""
+        """Log an asset apart from the outputs of the step: one of several partitions, or a repeat."""
         place = self.places[node.name]
         key, partition = self.plan.keys[place.node], place.partition
         if partition is None and self.context.has_partition_key:
@@ -196,7 +196,7 @@ class Emitter:
         )
 
     def _ready_at(self, node: NodeStatus, status: FlowStatus) -> datetime | None:
-        """When a node could begin; unknown of one that was run again."""
+        """When a node could start; unknown if it was run again."""
         if node.reruns:
             return None
         ends = [self._ended[name].finished_at for name in node.after if name in self._ended]
@@ -231,51 +231,53 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
     pool: str | None = None,
     resource_key: str = "glidemq",
 ) -> dg.AssetsDefinition:
-    """Make assets from a flow: one step runs it, and each chosen node materializes its asset as it completes.
+    """Build assets from a flow: one step runs it, and each chosen node materializes its asset on completion.
 
-    Nodes that nothing waits for are always chosen. A selection of assets and checks runs their nodes and what
-    these depend on. A re-execution from failure keeps completed nodes, also when the flow was mended; one of
-    everything runs the selected ones again. An asset whose node was skipped or cancelled does not appear.
-    Each costs Dagster some 24 ms of processor time: of a thousand nodes that are not looked at one by one,
-    choose those that stand for the rest, or run the flow in an op (``GlideMQResource.run_flow``).
+    Nodes without dependents are always chosen. A selection of assets and checks runs their nodes and the
+    dependencies of these. A re-execution from failure keeps completed nodes, even if the flow was fixed in
+    between; a re-execution of everything runs all selected nodes again. An asset whose node is skipped or
+    cancelled is not materialized. Each asset costs Dagster about 24 ms of CPU time: if nobody looks at a
+    thousand nodes one by one, choose a few that represent the rest, or run the flow in an op
+    (``GlideMQResource.run_flow``).
 
     Args:
         flow: The flow; its nodes determine the assets.
-        build: Makes the flow of one run, with the nodes and dependencies of ``flow`` and other payloads. It
-            must make an equal flow in every re-execution from failure: what depends on the time or the
-            run's own id runs again. Build on ``root_run_id(context)``.
-        build_partition: Makes the flow of one partition, by its key; instead of ``build``. A run of several
-            partitions, by ``backfill_policy``, has their nodes in one flow, named ``node[key]``, and each
-            partition of an asset appears by itself, with its own metadata, as its node completes.
+        build: Builds the flow of one run, with the nodes and dependencies of ``flow`` and other payloads. It
+            must build an equal flow in every re-execution from failure: nodes whose payload depends on the
+            time or on the run id run again. Use ``root_run_id(context)`` instead.
+        build_partition: Builds the flow of one partition from its key; instead of ``build``. A run of several
+            partitions (see ``backfill_policy``) combines their nodes, named ``node[key]``, in one flow. Each
+            partition of an asset is materialized with its own metadata as soon as its node completes.
         flow_id: Returns the id of the flow; None for the default, derived from run, step and name.
         nodes: Additional nodes that become assets.
-        asset_keys: Keys of chosen nodes by node name; names in here are chosen too. Other keys are the
-            node's name with ``_`` for characters that Dagster does not allow.
-        asset_specs: All else that Dagster shall know of assets by node name: description, owners, tags,
-            automation condition. Their keys are used, and names in here are chosen too.
-        key_prefix: First parts of keys that are not given.
+        asset_keys: Asset keys by node name; nodes named here are chosen too. Other keys are the node's name
+            with ``_`` for characters that Dagster does not allow.
+        asset_specs: Other fields of the assets by node name: description, owners, tags, automation condition.
+            Their keys are used, and nodes named here are chosen too.
+        key_prefix: The prefix of keys that are not given.
         deps: Assets that the flow reads; every asset without another dependency in the flow gets them.
-        quality: A node whose result is a blocking check named ``quality`` of its own asset; short for
+        quality: A node whose result is a blocking check ``quality`` of its own asset; short for
             ``checks=[GlideMQCheck(quality, blocking=True)]``.
-        checks: Asset checks that nodes decide. Their assets are chosen too.
-        name: Name of the step; the flow's by default.
-        description: Of the step.
+        checks: Asset checks that nodes evaluate. Their assets are chosen too.
+        name: Name of the step; by default the name of the flow.
+        description: Description of the step.
         group_name: Group of the assets.
         partitions_def: Partitions; ``build`` gets the key from its context.
-        backfill_policy: How many partitions one run of a backfill has; more than one needs
-            ``build_partition``, unless the flow is the same for all.
+        backfill_policy: How many partitions one run of a backfill has; more than one requires
+            ``build_partition``, unless the flow is the same for all partitions.
         timeout: Time after which the flow is cancelled and the step fails; None: no limit.
-        retry_policy: Retry policy of the step. A retry runs the failed nodes again, and emits only what was
-            not emitted before.
-        allow_retries: Whether the retry policy applies to a flow that has failed; by default it does if there
-            is one. Without it a policy applies where the server or workers are missing.
+        retry_policy: Retry policy of the step. A retry runs the failed nodes again, and emits only events
+            that were not emitted before.
+        allow_retries: Whether the retry policy applies to a flow that has failed; by default it does. With
+            False it only applies if the server or workers are unavailable.
         config_schema: Config of the step, for ``build``: ``context.op_execution_context.op_config``.
         op_tags: Tags of the step, such as those of an executor.
         pool: Pool of the step.
         resource_key: Key of the ``GlideMQResource``.
 
     Raises:
-        ConfigurationError: A node is unknown, two nodes would have one key, or arguments contradict.
+        ConfigurationError: A node is unknown, two nodes have the same key, or arguments contradict each
+            other.
         InvalidFlow: The flow cannot run as written.
 
     Example:
@@ -349,7 +351,7 @@ def _former(
     flow_id: str,
     made: BuiltFlow,
 ) -> set[str]:
-    """The declared nodes of a flow that this run goes on with: a repair keeps what completed of them."""
+    """The declared nodes of a flow that this run continues: a repair keeps those that completed."""
     try:
         goes_on = glidemq.goes_on(context, flow_name, flow_id=flow_id)
         existing = glidemq.existing_nodes(flow_id) if goes_on else set()
@@ -360,7 +362,7 @@ def _former(
 
 
 def _emitted(context: dg.AssetExecutionContext) -> set[tuple[dg.AssetKey, str | None]]:
-    """The assets, and partitions of a run of several, that an earlier try of the step has emitted."""
+    """The assets (with partitions, in a run of several) that an earlier try of the step has emitted."""
     if not context.op_execution_context.retry_number:
         return set()
     step = context.op_execution_context.get_step_execution_context().step.key
@@ -378,7 +380,7 @@ def _check_keys(specs: Mapping[str, dg.AssetSpec], keys: Mapping[str, Key]) -> N
     """Refuse two keys for one node.
 
     Raises:
-        ConfigurationError: There are two.
+        ConfigurationError: A node has two keys.
     """
     for node in sorted(specs.keys() & keys.keys()):
         if dg.AssetKey.from_coercible(keys[node]) != specs[node].key:

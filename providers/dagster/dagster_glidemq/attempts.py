@@ -1,8 +1,8 @@
-"""Which attempts of a step count: one that was given up may still write events.
+"""Which attempts of a step count: an abandoned attempt may still write events.
 
 The worker of a step may only seem to be lost: its machine was paused, or cut off. The executor then ends the
-attempt in the log and may begin another, while the process of the first still runs and writes. An event names
-the process that wrote it, so those of a given-up attempt can be ignored.
+attempt in the log and may start another, while the process of the first still runs and writes. An event names
+the process that wrote it, so events of an abandoned attempt can be ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DECIDING: Final = ENDS | {DagsterEventType.RESOURCE_INIT_FAILURE, DagsterEventTy
 
 @dataclass(slots=True)
 class _Step:
-    """What is known of a step: its attempt (0 is the first), the process of that, those of earlier ones."""
+    """The state of a step: its attempt (0 is the first), its process, and those of earlier attempts."""
 
     attempt: int = 0
     pid: int | None = None
@@ -46,7 +46,7 @@ class Attempts:
 
     @classmethod
     def of(cls, entries: Iterable[EventLogEntry]) -> Attempts:
-        """What the entries of a run's log show, in their order; those of ``STARTS`` and ``ENDS`` suffice."""
+        """The attempts from the log entries of a run, in order; events of ``STARTS`` and ``ENDS`` suffice."""
         attempts = cls()
         for entry in entries:
             if entry.dagster_event is not None:
@@ -54,7 +54,7 @@ class Attempts:
         return attempts
 
     def counts(self, event: DagsterEvent) -> bool:
-        """Take in the next event; False if it is one of an attempt that was given up, or has ended."""
+        """Process the next event; False if its attempt was abandoned, or has ended."""
         kind, pid = event.event_type, event.pid
         if event.step_key is None or kind not in STARTS | DECIDING:
             return True
@@ -65,7 +65,7 @@ class Attempts:
             if step.has_begun:
                 return False
             step.has_begun, step.pid = True, pid
-            step.former.discard(pid or 0)  # in a container of its own it may have the same number
+            step.former.discard(pid or 0)  # in a separate container it may have the same number
         elif pid in step.former:
             return False
         elif kind is DagsterEventType.STEP_UP_FOR_RETRY:
@@ -76,12 +76,12 @@ class Attempts:
         return True
 
     def has_ended(self, step_key: str, attempt: int) -> bool:
-        """Whether an attempt of a step has ended, or was given up."""
+        """Whether an attempt of a step has ended, or was abandoned."""
         step = self._steps[step_key]
         return step.is_over or step.attempt > attempt
 
     def may_begin(self, step_key: str, attempt: int) -> bool:
-        """Whether this is the attempt to begin, and has not begun."""
+        """Whether this is the next attempt to start, and has not started."""
         step = self._steps[step_key]
         return not step.is_over and not step.has_begun and step.attempt == attempt
 
@@ -96,8 +96,8 @@ class StepAttempt:
     """An attempt of a step.
 
     Args:
-        instance: Where its events go.
-        job: Its job.
+        instance: The instance that stores its events.
+        job: The job of the attempt.
 
     Attributes:
         number: 0 for the first one.
@@ -108,19 +108,19 @@ class StepAttempt:
         self.number = job.unpacked_state().get_retry_state().get_attempt_count(job.step_key)
 
     def may_begin(self) -> bool:
-        """Whether it has not begun, and was not given up. Of the first one Dagster itself looks.
+        """Whether it has not begun, and was not abandoned. Dagster itself checks the first attempt.
 
-        Dagster counts the events of all attempts, also those of one that was given up and writes on.
+        Dagster counts the events of all attempts, also those of an abandoned attempt that still writes.
         """
         if self.number == 0 or self._attempts().may_begin(self._key, self.number):
             return True
-        logger.warning("attempt %s of step %s has begun, or was given up", self.number + 1, self._key)
+        logger.warning("attempt %s of step %s has begun, or was abandoned", self.number + 1, self._key)
         return False
 
     def fence(self) -> None:
-        """Let this process write no output or end of the attempt after it was given up.
+        """Keep this process from writing outputs or the end of the attempt after it was abandoned.
 
-        A step may have thousands of outputs, so before these it looks once a second.
+        A step may have thousands of outputs, so this is checked at most once a second before outputs.
         """
         store, before, looked = self._instance.handle_new_event, self._given_up(), 0.0
 
@@ -136,14 +136,16 @@ class StepAttempt:
             found = event.dagster_event
             is_own = found is not None and found.step_key == self._key and found.event_type in _FENCED
             if is_own and is_given_up(found.event_type):
-                logger.warning("%s of step %s is not written: it was given up", event.user_message, self._key)
+                logger.warning(
+                    "%s of step %s is not written: the attempt was abandoned", event.user_message, self._key
+                )
                 return None
             return store(event, **options)
 
         self._instance.handle_new_event = handle  # type: ignore[method-assign]
 
     def _given_up(self) -> int:
-        """How many attempts of the step have failed so far: few events, for a run of any size."""
+        """The number of failed attempts of the step so far: few events, for a run of any size."""
         events = (entry.dagster_event for entry in self._log(GIVEN_UP))
         return sum(event is not None and event.step_key == self._key for event in events)
 

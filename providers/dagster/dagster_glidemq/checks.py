@@ -1,4 +1,4 @@
-"""Asset checks: those that nodes of a flow decide, and that live workers serve a flow; metadata of nodes."""
+"""Asset checks that nodes of a flow evaluate, a check for live workers, and the metadata of nodes."""
 
 import json
 from collections import defaultdict
@@ -26,24 +26,23 @@ from glidemq_orchestrate.runs import Json, Patience, in_text, json_size
 
 @dataclass(frozen=True, slots=True)
 class GlideMQCheck:
-    """An asset check that a node of a flow decides.
+    """An asset check that a node of a flow evaluates.
 
-    It passes when the node completes, unless the result contains another verdict: ``False``,
-    ``{"passed": false}``, or such a part in
-    ``{"checks": [{"name", "passed", "severity", "metadata"}, ...]}``. Of several checks of
-    one node each has the part with its name; one whose name no part has takes the result as a whole.
+    It passes when the node completes, unless the result contains another verdict: ``False``, ``{"passed":
+    false}``, or such a part in ``{"checks": [{"name", "passed", "severity", "metadata"}, ...]}``. If a node
+    has several checks, each uses the part with its name; a check without such a part uses the whole result.
 
-    A node that fails fails its checks; one that was skipped or cancelled gives no result for them.
+    If the node fails, its checks fail; if it is skipped or cancelled, they have no result.
 
     Attributes:
-        node: The node.
+        node: The node that evaluates the check.
         name: Name of the check.
         asset: The node whose asset is checked; None: the node itself.
-        blocking: What follows the node in the flow, and the assets downstream of the flow, do not run when it
-            does not pass. The node gets ``JobOptions(must_pass=True)``, so it blocks as a whole: a part that
-            should only warn has ``"severity": "WARN"``. A worker of Node.js must fail the job instead.
-        severity: Of a failure; a part of a result with a ``severity`` has its own.
-        description: For the UI.
+        blocking: If the check does not pass, the dependents of the node and the assets downstream of the flow
+            do not run. The node gets ``JobOptions(must_pass=True)``, so each of its parts blocks; give a part
+            that should only warn ``"severity": "WARN"``. A Node.js worker must fail the job instead.
+        severity: Severity of a failure, unless the part of the result has its own ``severity``.
+        description: Description in the UI.
     """
 
     node: str
@@ -59,7 +58,7 @@ class GlideMQCheck:
         return self.asset or self.node
 
     def spec(self, key: dg.AssetKey) -> dg.AssetCheckSpec:
-        """Its specification for Dagster."""
+        """The specification of the check for Dagster."""
         return dg.AssetCheckSpec(
             self.name,
             asset=key,
@@ -69,7 +68,7 @@ class GlideMQCheck:
         )
 
     def result(self, key: dg.AssetKey, node: NodeStatus, result: Json) -> dg.AssetCheckResult | None:
-        """The result of an ended node; None if it has none."""
+        """The check result from an ended node; None if there is none."""
         if node.state == "completed" or node.reason == NOT_PASSED:
             found = result if node.state == "completed" else node.progress
             part = self._part(found)
@@ -122,7 +121,7 @@ def _metadata(part: Json) -> dict[str, dg.MetadataValue]:
 
 
 def with_blocking(flow: FlowSpec, checks: Sequence[GlideMQCheck]) -> FlowSpec:
-    """The flow in which nodes with blocking checks fail if these do not pass."""
+    """The flow whose nodes with blocking checks fail if the checks do not pass."""
     blocking = {check.node for check in checks if check.blocking}
     nodes = [
         replace(node, options=replace(node.options, must_pass=True)) if node.name in blocking else node
@@ -132,10 +131,10 @@ def with_blocking(flow: FlowSpec, checks: Sequence[GlideMQCheck]) -> FlowSpec:
 
 
 def check_checks(flow: FlowSpec, checks: Sequence[GlideMQCheck]) -> None:
-    """Refuse checks of nodes that the flow does not have, and two of one name for one asset.
+    """Refuse checks of unknown nodes, and two checks with the same name for one asset.
 
     Raises:
-        ConfigurationError: There are such.
+        ConfigurationError: There is such a check.
     """
     known = {node.name for node in flow.nodes}
     if unknown := sorted({name for check in checks for name in (check.node, check.asset_node)} - known):
@@ -151,7 +150,7 @@ def check_checks(flow: FlowSpec, checks: Sequence[GlideMQCheck]) -> None:
 
 
 def by_node(checks: Sequence[GlideMQCheck]) -> Mapping[str, list[GlideMQCheck]]:
-    """The checks that each node decides."""
+    """The checks that each node evaluates."""
     found: dict[str, list[GlideMQCheck]] = {}
     for check in checks:
         found.setdefault(check.node, []).append(check)
@@ -172,9 +171,9 @@ def node_metadata(
     Args:
         node: The node, which has completed.
         result: Its result; ``{"rows": 3}`` is the number of rows of the asset.
-        flow_id: Its flow.
-        link: To the flow, or "".
-        ready_at: When it could have begun to run; None: unknown.
+        flow_id: The id of its flow.
+        link: The link to the flow, or "".
+        ready_at: When the node could have started; None: unknown.
     """
     metadata: Metadata = {
         "glidemq/flow_id": dg.MetadataValue.text(flow_id),
@@ -221,20 +220,20 @@ def build_glidemq_workers_check(  # noqa: PLR0913  keyword-only, most have defau
     blocking: bool = False,
     resource_key: str = "glidemq",
 ) -> dg.AssetChecksDefinition:
-    """Make an asset check that live workers serve every queue and have a handler for every job of flows.
+    """Build an asset check that live workers serve every queue and have a handler for every job of flows.
 
     It runs when its asset is materialized, in a separate step, or alone in a job with the selection
-    ``dagster.AssetSelection.checks(check)``. Its metadata has a table of what is missing. A worker of
-    glide-mq in Node does not list its handlers and is assumed to have all. The check looks at this moment
-    only: it changes nothing and does not wait. If the server cannot be reached, its step fails, and its
-    last result stays.
+    ``dagster.AssetSelection.checks(check)``. Its metadata has a table of missing workers and handlers. A Node
+    worker of glide-mq does not list its handlers and is assumed to have all. The check reads only the current
+    state: it changes nothing and does not wait. If the server cannot be reached, its step fails, and the last
+    result of the check stays.
 
     Args:
         asset: The asset that the check belongs to: its key, or an ``AssetsDefinition`` with a single one.
         flows: The flows; names, queues and jobs of their nodes count, payloads do not.
         name: Name of the check.
-        severity: Of a result that did not pass.
-        blocking: Whether assets downstream have to wait for the check to pass; needs the severity ``ERROR``.
+        severity: Severity of a failure.
+        blocking: Whether downstream assets must wait for the check to pass; requires the severity ``ERROR``.
         resource_key: Key of the ``GlideMQResource``.
 
     Raises:
@@ -271,7 +270,7 @@ def build_glidemq_workers_check(  # noqa: PLR0913  keyword-only, most have defau
 
 
 def _missing(glidemq: GlideMQConnection, jobs: Mapping[str, set[str]]) -> list[WorkersMissing]:
-    """What each queue lacks, if it lacks something."""
+    """The missing workers and handlers of each queue, if any."""
     patience = Patience(in_seconds("patience", glidemq.patience))
     found: list[WorkersMissing] = []
     with FlowProducer(glidemq.settings()) as producer:

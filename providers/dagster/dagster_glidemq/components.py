@@ -24,7 +24,7 @@ EXAMPLE: Final[Mapping[str, Any]] = {
             "job": "report",
             "needs": ["extract"],
             "options": {"attempts": 3},
-            "assets": [{"key": "report", "description": "What the flow is for."}],
+            "assets": [{"key": "report", "description": "The purpose of the flow."}],
         },
     ],
 }
@@ -40,14 +40,14 @@ class GlideMQFlowScaffolder(dg.Scaffolder[Any]):
 
 @dataclass
 class GlideMQFlowStepCheck(dg.Resolvable):
-    """An asset check that the result of a step decides; see ``GlideMQCheck``.
+    """An asset check that the result of a step determines; see ``GlideMQCheck``.
 
     Attributes:
         name: Name of the check.
-        step: The step whose asset is checked; by default that of the check.
-        blocking: Whether what follows does not run when it does not pass.
-        severity: Of a failure: ``ERROR`` or ``WARN``.
-        description: For the UI.
+        step: The step whose asset is checked; by default the step that has the check.
+        blocking: Whether the steps and assets downstream do not run if the check does not pass.
+        severity: Severity of a failure: ``ERROR`` or ``WARN``.
+        description: Description in the UI.
     """
 
     name: str = "quality"
@@ -62,15 +62,16 @@ class GlideMQFlowStep(dg.Resolvable):
     """One node of the flow; it becomes one job.
 
     Attributes:
-        name: Unique in the flow.
-        job: The handler's name; by default that of the step.
-        queue: Where the job waits for a worker; by default the queue of the flow.
+        name: Name of the step, unique in the flow.
+        job: The name of the handler; by default the name of the step.
+        queue: The queue of the job; by default the queue of the flow.
         needs: The steps that must end first.
-        data: What the handler gets as ``ctx.data``: JSON, at most 1 MiB encoded.
-        options: As in a flow file: ``attempts``, ``timeout``, ``backoff``, ``priority`` and others.
-        on_failure: What its failure means to the steps after it: ``fail``, ``ignore`` or ``skip``.
+        data: The data for the handler, ``ctx.data``: JSON, at most 1 MiB encoded.
+        options: Job options as in a flow file: ``attempts``, ``timeout``, ``backoff``, ``priority`` and
+            others.
+        on_failure: The effect of its failure on the steps after it: ``fail``, ``ignore`` or ``skip``.
         assets: The asset that the step materializes, at most one.
-        checks: Asset checks that its result decides.
+        checks: The asset checks that its result determines.
     """
 
     name: str
@@ -87,20 +88,20 @@ class GlideMQFlowStep(dg.Resolvable):
 @dg.scaffold_with(GlideMQFlowScaffolder)
 @dataclass
 class GlideMQFlowComponent(dg.Component, dg.Resolvable):
-    """One flow of jobs behind one step of Dagster; each of its steps may materialize an asset.
+    """One flow of jobs behind one Dagster step; each of its steps may materialize an asset.
 
-    Loading it connects to nothing. Steps after which nothing comes, and those that are checked, are assets
-    in any case, named after the step. The partitions of an asset are those of all.
+    Loading the component opens no connection. Steps without dependents, and steps with checks, always become
+    assets, named after the step. All assets have the same partitions.
 
     Attributes:
-        name: Name of the flow and of the step of Dagster.
+        name: Name of the flow and of the Dagster step.
         steps: The steps, in any order, without cycles.
-        queue: For the steps without one.
-        partition_field: Adds the partition key to the data of each step under this name; the data must be
-            mappings then, or left out.
-        partitions_per_run: How many partitions one run of a backfill has at most; they are one flow. None:
-            all. More than one needs ``partition_field``.
-        check_workers: Adds an asset check that live workers serve all steps, see
+        queue: The queue of steps without one.
+        partition_field: Adds the partition key to the data of each step under this name. The data must then
+            be mappings, or omitted.
+        partitions_per_run: The max number of partitions in one run of a backfill, which form one flow. None:
+            all. More than one requires ``partition_field``.
+        check_workers: Add an asset check that live workers serve all steps, see
             ``build_glidemq_workers_check``; it belongs to the asset of the last step that has one.
         resource_key: Key of the ``GlideMQResource``.
     """
@@ -118,17 +119,17 @@ class GlideMQFlowComponent(dg.Component, dg.Resolvable):
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency): The flow cannot run as written.
-            ConfigurationError: Assets or partitions do not fit.
+            ConfigurationError: The assets or partitions are inconsistent.
         """
         assets = self.build_assets()
         checks = [self._workers_check(assets)] if self.check_workers else []
         return dg.Definitions(assets=[assets], asset_checks=checks)
 
     def build_flow(self, partition_key: str | None = None) -> FlowSpec:
-        """The flow of a run; override it to change payloads or add labels.
+        """The flow of a run. Override this method to change payloads or add labels.
 
         Raises:
-            InvalidFlow: A field is of the wrong type; the message lists at most ten places.
+            InvalidFlow: A field has the wrong type; the message lists at most ten places.
             ConfigurationError: The data of a step has no place for the partition key.
         """
         nodes = [
@@ -149,7 +150,7 @@ class GlideMQFlowComponent(dg.Component, dg.Resolvable):
         """The assets and checks of the flow.
 
         Raises:
-            InvalidFlow, ConfigurationError: As ``build_defs``.
+            InvalidFlow, ConfigurationError: See ``build_defs``.
         """
         specs = {step.name: self._spec(step) for step in self.steps if step.assets}
         partitions = self._partitions(list(specs.values()))
@@ -177,7 +178,7 @@ class GlideMQFlowComponent(dg.Component, dg.Resolvable):
         )
 
     def _workers_check(self, assets: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
-        """That live workers serve all steps; it belongs to the asset of the last step that has one."""
+        """The check that live workers serve all steps, on the asset of the last step that has one."""
         keys = {spec.metadata["glidemq/node"]: spec.key for spec in assets.specs}
         last = [keys[step.name] for step in self.steps if step.name in keys][-1]
         return build_glidemq_workers_check(

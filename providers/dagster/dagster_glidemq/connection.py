@@ -15,7 +15,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 _TIMES: Final = ("connect_timeout", "socket_timeout")
 _SECRET: Final[dict[str, JsonValue]] = {"dagster__is_secret": True}
-# Those that the settings have beside their URL.
+# The fields of the settings that are not part of their URL.
 _BESIDE_URL: Final = (
     "prefix", "connect_timeout", "socket_timeout", "user", "password", "ca", "cert", "key", "verify",
     "sentinel_user", "sentinel_password",
@@ -23,19 +23,19 @@ _BESIDE_URL: Final = (
 
 
 class GlideMQConnection(dg.Config):
-    """A server, a cluster, or a server that sentinels watch; and how to log in.
+    """A server, a cluster, or a server behind sentinels, with the credentials.
 
-    The fields of ``GlideMQResource``, and of the config of the executor and the run launcher. A value may
-    come from the environment: ``dg.EnvVar("GLIDEMQ_URL")``, or ``{env: GLIDEMQ_URL}`` in YAML. A duration is
-    seconds or a text such as ``5m``; in Python also a ``timedelta``.
+    These are fields of ``GlideMQResource``, and of the config of the executor and the run launcher. A value
+    may come from the environment: ``dg.EnvVar("GLIDEMQ_URL")``, or ``{env: GLIDEMQ_URL}`` in YAML. A duration
+    is a number of seconds or a text such as ``5m``; in Python also a ``timedelta``.
     """
 
     url: str = Field(
         repr=False,
         description=(
-            "The server: valkey://HOST:PORT/DB, a cluster: valkey+cluster://HOST:PORT,HOST:PORT (some of its "
+            "A server: valkey://HOST:PORT/DB, a cluster: valkey+cluster://HOST:PORT,HOST:PORT (some of its "
             "nodes suffice), or sentinels: valkey+sentinel://HOST:PORT,HOST:PORT/SERVICE. valkeys instead of "
-            "valkey is TLS, redis and rediss mean the same; unix:///PATH is a socket. Take it from the "
+            "valkey enables TLS; redis and rediss mean the same; unix:///PATH is a socket. Take it from the "
             "environment if it holds a password."
         ),
     )
@@ -50,14 +50,14 @@ class GlideMQConnection(dg.Config):
         description="Password of that user. Take it from the environment: the UI shows literal values.",
     )
     ca: str | None = Field(
-        default=None, description="File with the certificates to trust; by default those of the system."
+        default=None, description="File with the CA certificates to trust; by default those of the system."
     )
     cert: str | None = Field(default=None, description="File with the certificate of this client.")
     key: str | None = Field(default=None, description="File with its private key; it may be in cert.")
     verify: bool = Field(
-        default=True, description="False accepts any certificate of the server: for tests only."
+        default=True, description="Verify the server's certificate. False accepts any: for tests only."
     )
-    sentinel_user: str | None = Field(default=None, description="ACL user at the sentinels.")
+    sentinel_user: str | None = Field(default=None, description="ACL user of the sentinels.")
     sentinel_password: str | None = Field(
         default=None, repr=False, json_schema_extra=_SECRET, description="Password of that user."
     )
@@ -70,15 +70,15 @@ class GlideMQConnection(dg.Config):
     patience: ConfigDuration = Field(
         default=120.0,
         description=(
-            "How long the server may be unreachable before a step fails; shorter outages are waited out. At "
-            "the begin of a step, 5 seconds at most. Seconds, or a text such as 5m."
+            "How long the server may be unreachable before a step fails; shorter outages delay it. At "
+            "the start of a step, at most 5 seconds. Seconds, or a text such as 5m."
         ),
     )
     dashboard_url: str | None = Field(
         default=None,
         description=(
-            "Where a dashboard shows a flow, job or queue, for links in the event log: a URL with {flow_id}, "
-            "{queue} or {job_id} in it, or several with spaces between them; the first that fits is taken."
+            "The dashboard page of a flow, job or queue, for links in the event log: a URL with {flow_id}, "
+            "{queue} or {job_id} in it, or several URLs separated by spaces; the first that fits is used."
         ),
     )
 
@@ -91,14 +91,14 @@ class GlideMQConnection(dg.Config):
         """The settings for clients of the core.
 
         Raises:
-            ConfigurationError: A field is not valid; the message names it and shows no secret.
+            ConfigurationError: A field is invalid; the message names it and shows no secret.
         """
         given: dict[str, Any] = {name: getattr(self, name) for name in _BESIDE_URL}
         given |= {name: in_seconds(name, given[name]) for name in _TIMES}
         return ConnectionSettings(self.url, **given)
 
     def link(self, **known: str) -> str:
-        """Where the dashboard shows what is known of flow_id, queue and job_id; empty without one."""
+        """The dashboard page for the known values of flow_id, queue and job_id; empty without a dashboard."""
         return link_to(self.dashboard_url or "", known)
 
 
@@ -114,10 +114,10 @@ def connection_fields(*, is_required: bool = False) -> dict[str, dg.Field]:
 
 
 def connection_of(config: Mapping[str, Any]) -> GlideMQConnection:
-    """The connection in a config that may hold more.
+    """The connection in a config that may have other fields too.
 
     Raises:
-        ValidationError: A value is not usable.
+        ValidationError: A value is invalid.
     """
     names = GlideMQConnection.model_fields
     return GlideMQConnection(**{name: value for name, value in config.items() if name in names})

@@ -21,7 +21,8 @@ def in_seconds(name: str, value: object, *, min_: timedelta = ZERO, max_: timede
     """The seconds of a duration in config.
 
     Raises:
-        ConfigurationError: It is none, or out of bounds, or its environment variable is not set.
+        ConfigurationError: The value is not a duration, or out of bounds, or its environment variable is not
+            set.
     """
     if isinstance(value, dg.EnvVar):
         value = {"env": value.env_var_name}
@@ -33,7 +34,7 @@ def in_seconds(name: str, value: object, *, min_: timedelta = ZERO, max_: timede
 
 
 def duration_field(default: float, description: str) -> dg.Field:
-    """A duration in the config of what has no class for its config."""
+    """A duration field for components whose config has no class."""
     text = f"{description} Seconds, or a text such as 5m."
     return dg.Field(dg.Any, is_required=False, default_value=default, description=text)
 
@@ -47,7 +48,7 @@ def _read_positive(value: Any, info: ValidationInfo) -> Any:
 
 
 def _read_from(min_: timedelta, value: Any, info: ValidationInfo) -> Any:
-    """In seconds. A variable that is to be read when the resource is used is not read before."""
+    """The value in seconds. An ``EnvVar`` stays unread until the resource is used."""
     is_later = isinstance(value, dg.EnvVar)
     return value if is_later else in_seconds(info.field_name or "it", value, min_=min_)
 

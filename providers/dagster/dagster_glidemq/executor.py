@@ -1,4 +1,4 @@
-"""glidemq_executor: each step of a job of Dagster becomes a job of a queue, run by a warm worker."""
+"""glidemq_executor: each step of a Dagster job becomes a job of a queue, run by a warm worker."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ _CONFIG: Final[Mapping[str, dg.Field]] = {
     ),
     "poll_interval": duration_field(
         0.1,
-        "How long from one read of the event log to the next: the time between a step and those after it.",
+        "Time between reads of the event log, and so between a step and the steps after it.",
     ),
     "start_timeout": duration_field(
         300.0,
-        "A step fails when no live worker has served its queue for so long; busy ones are waited for.",
+        "A step fails if no live worker has served its queue for this long. Busy workers do not count.",
     ),
     "lease": duration_field(
         LEASE_SECONDS,
-        "A step is lost when nothing was heard of its worker for so long, at least 1; also when the server "
-        "was away for so long.",
+        "A step is lost if its worker has not renewed its lease for this long (at least 1s), even if the "
+        "server was unreachable.",
     ),
     "grace": duration_field(
-        15.0, "How long a step may take to end when it is interrupted; then its process is killed."
+        15.0, "How long a step may take to end after an interrupt; then its process is killed."
     ),
     "max_concurrent": dg.Field(
         dg.Noneable(dg.Int),
         default_value=None,
-        description="How many steps of one run are queued at a time; without it all that are ready.",
+        description="How many steps of one run are queued at a time; by default all that are ready.",
     ),
     "tag_concurrency_limits": get_tag_concurrency_limits_config(),  # type: ignore[no-untyped-call]  # of Dagster
     "retries": get_retries_config(),  # type: ignore[no-untyped-call]  # of Dagster
@@ -84,18 +84,18 @@ _CONFIG: Final[Mapping[str, dg.Field]] = {
     requirements=multiple_process_executor_requirements(),
 )
 def glidemq_executor(init_context: InitExecutorContext) -> Executor:
-    """Run each step of a job as a job of a queue, in a process forked from a warm one.
+    """Run each step of a job as a job of a queue, in a child of a warm process.
 
     Workers run them: ``glidemq worker --app dagster_glidemq.worker --queue dagster-steps``. They need the
-    code location and ``DAGSTER_HOME`` with the same storages. Where and how a step is queued is in its tags:
-    ``dagster-glidemq/queue``, ``/priority`` (higher first), ``/concurrency_key``, ``/concurrency_limit``,
-    ``/rate_limit``; those of its run count for what it does not set.
+    code location and a ``DAGSTER_HOME`` with the same storages. The tags of a step determine where and how it
+    is queued: ``dagster-glidemq/queue``, ``/priority`` (higher first), ``/concurrency_key``,
+    ``/concurrency_limit``, ``/rate_limit``. The tags of its run apply where the step has none.
 
-    A step whose worker is lost fails, and runs again only by its retry policy. The connection is that
-    of the run launcher if it is ``GlideMQRunLauncher``, else ``GLIDEMQ_URL``, unless the config has one.
+    A step whose worker is lost fails, and runs again only if it has a retry policy. The connection comes from
+    the config, or else from the run launcher if it is ``GlideMQRunLauncher``, or else from ``GLIDEMQ_URL``.
 
     Raises:
-        ConfigurationError: There is no URL of a server, or a value is not usable.
+        ConfigurationError: There is no server URL, or a value is invalid.
 
     Example:
         .. code-block:: python
@@ -109,7 +109,7 @@ def glidemq_executor(init_context: InitExecutorContext) -> Executor:
     queue = config.get("queue") or (launcher.step_queue if launcher else STEP_QUEUE)
     if launcher is not None and queue == launcher.run_queue:
         raise ConfigurationError(
-            f"steps and runs are both in queue {queue}: runs that wait for their steps would take all places"
+            f"steps and runs are both in queue {queue}: runs that wait for their steps would occupy all slots"
         )
     handler = GlideMQStepHandler(
         Queues(_connection(config, launcher)),
@@ -131,7 +131,7 @@ def glidemq_executor(init_context: InitExecutorContext) -> Executor:
 
 
 def _own_launcher(context: InitExecutorContext) -> GlideMQRunLauncher | None:
-    """The run launcher of the instance, if it is ours."""
+    """The run launcher of the instance, if it is a ``GlideMQRunLauncher``."""
     launcher = context.instance.run_launcher
     return launcher if isinstance(launcher, GlideMQRunLauncher) else None
 
@@ -160,34 +160,34 @@ def _seconds(
 
 
 LATE_SECONDS: Final = 10.0
-"""How long the commit of an event may last while other events appear."""
+"""The longest expected commit of an event while other events appear."""
 AGAIN_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 5.0
 OFFSET: Final = "DAGSTER_EXECUTOR_POP_EVENTS_OFFSET"
 _IN_ORDER: Final = (ConsolidatedSqliteEventLogStorage, InMemoryEventLogStorage, SqliteEventLogStorage)
 _ALL: Final = frozenset(dg.DagsterEventType)
 _DECIDING: Final = STARTS | DECIDING | {dg.DagsterEventType.STEP_SKIPPED}
-"""The events that decide what follows."""
+"""The events that determine the next steps."""
 
 
 class GlideMQStepExecutor(StepDelegatingExecutor):
     """Reads the event log again where events may appear late, and ends with its run.
 
-    A database numbers events when they are written, and shows them when they are committed. So one with a
-    smaller number may appear after one with a greater, and a cursor has passed it. Dagster's offset for that
-    counts the events of all runs. Here what came within ``LATE_SECONDS`` is read again: whenever there is
-    something new, before it is acted on, and each second for a while. A step writes its events one after the
-    other, so with its end all that it wrote since its start is read, also what came later still. A late end
-    is read when the health check finds a step ended for which the executor waits (``read_again``).
+    A database numbers events when they are written, and shows them when they are committed. So an event with
+    a smaller number may appear after one with a greater number, when the cursor has already passed it.
+    Dagster's offset for this case counts the events of all runs. Here all events of the last ``LATE_SECONDS``
+    are read again: before each new event is processed, and every second for a while. A step writes its events
+    in sequence, so at its end all its events since its start are read, even those that appear later still. A
+    late end is read when the health check finds that an awaited step has ended (``read_again``).
 
-    A process that was given up, since its worker seemed to be lost, may write more: that counts for nothing
+    An abandoned process, whose worker seemed to be lost, may still write events: these are ignored
     (``Attempts``).
 
-    If another process has ended the run, or it was deleted, this is noticed within about ``LOOK_SECONDS``:
-    workers end its steps, and its own process ends here, without a success after the other end.
+    If another process ends the run, or the run is deleted, the executor notices within about
+    ``LOOK_SECONDS``. Then workers end the steps, and this process ends without reporting success.
 
     Args:
-        step_handler: The handler of steps.
+        step_handler: The handler that launches steps.
         clock: For tests.
     """
 
@@ -201,20 +201,20 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
         super().__init__(step_handler, *args, **options)
         step_handler.missed = self.read_again
         self._clock = clock
-        self._heads: deque[tuple[float, int]] = deque()  # when which number was the greatest
+        self._heads: deque[tuple[float, int]] = deque()  # the greatest number at each time
         self._attempts = Attempts()
-        self._starts: dict[str, int] = {}  # the numbers of the starts of steps
-        self._tail, self._is_doubted = 0, False  # up to which all events are known, it seems
+        self._starts: dict[str, int] = {}  # the event numbers of the starts of steps
+        self._tail, self._is_doubted = 0, False  # all events up to here seem to be known
         self._read_at = self._looked_at = -LOOK_SECONDS
 
     def read_again(self) -> None:
-        """Read the log from its start at the next look: it has an end that was not read."""
+        """Read the log from its start at the next poll: it has an end that was not read."""
         self._event_cursor, self._is_doubted = None, True
 
     def _pop_events(
         self, instance: dg.DagsterInstance, run_id: str, seen_storage_ids: set[int]
     ) -> Sequence[DagsterEvent]:
-        """The new events of the run, in their order, without those of attempts that were given up.
+        """The new events of the run, in order, without those of abandoned attempts.
 
         Raises:
             DagsterExecutionInterruptedError: The run has ended, or was deleted.
@@ -251,7 +251,7 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
         return [event for record in new if (event := record.event_log_entry.dagster_event)]
 
     def _start_of_ended(self, new: Iterable[Any]) -> float:
-        """The number of the first start of those steps that have ended; 0 if that is not known."""
+        """The number of the first start of the steps that have ended; 0 if unknown."""
         first = math.inf
         for record in sorted(new, key=_storage_id):
             event = record.event_log_entry.dagster_event
@@ -264,7 +264,7 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
     def _records(
         self, instance: dg.DagsterInstance, run_id: str, after: float, kinds: AbstractSet[dg.DagsterEventType]
     ) -> list[Any]:
-        """All records of events with a greater number, read a page at a time."""
+        """All event records with a greater number, read page by page."""
         found: list[Any] = []
         cursor = EventLogCursor.from_storage_id(int(after)).to_string()
         while True:
@@ -291,7 +291,7 @@ def _storage_id(record: Any) -> int:
 
 
 def _is_in_order(instance: dg.DagsterInstance) -> bool:
-    """Whether events appear in the order of their numbers, or an offset was set that reads them again."""
+    """Whether events appear in the order of their numbers, or an offset is set that reads them again."""
     storage = instance.event_log_storage
     if isinstance(storage, LegacyEventLogStorage):
         storage = storage._storage.event_log_storage  # noqa: SLF001  there is no other way

@@ -1,9 +1,9 @@
-"""The run of a flow for one step: it is submitted or continued, followed, and ended with its step.
+"""The run of a flow for one step: submits or continues it, watches it, and ends it with the step.
 
-What a kill between two steps leaves behind: before the submission, nothing; after it, a flow that a
-re-execution from failure finds by its id and goes on with. If none comes, the lease of its owner, the step,
-lapses and it is cancelled. A step that is terminated while the server is away tries again for some seconds;
-then the sensor of ``build_glidemq_cancellation_sensor`` cancels the flow, or else the lease does.
+A kill before the submission leaves nothing behind; a kill after it leaves a flow that a re-execution from
+failure finds by its id and continues. Without a re-execution, the lease of its owner, the step, expires and
+the flow is cancelled. A step that is terminated while the server is unreachable retries for some seconds.
+After that, the sensor of ``build_glidemq_cancellation_sensor`` cancels the flow, or else the lease does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from glidemq_orchestrate.runs import (
 LOG_LINES: Final = 25
 LOOK_SECONDS: Final = 10.0
 INTERRUPTS: Final = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
-"""What a step that is terminated raises."""
+"""The exceptions that terminate a step."""
 MAX_OF_A_NAME: Final = 256
 MAX_LABELS: Final = 16
 RUN_LABEL: Final = "dagster_run"
@@ -47,13 +47,13 @@ _OWNER: Final = re.compile(r"Dagster run (\S+), step (.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How flows are run; the fields of ``GlideMQResource``, as the core takes them.
+    """How flows are run: the fields of ``GlideMQResource`` in the types of the core.
 
     Attributes:
-        require_workers, worker_timeout, lease: Those fields.
-        patience: How long the server may be away.
-        last_patience: How long it may be when the flow is cancelled.
-        link: Where a dashboard shows a flow.
+        require_workers, worker_timeout, lease: The fields of the same names.
+        patience: How long the server may be unreachable.
+        last_patience: The same, while the flow is being cancelled.
+        link: The dashboard page of a flow.
     """
 
     require_workers: bool
@@ -70,11 +70,11 @@ class FlowRun:
 
     Attributes:
         context: The step.
-        producer: A client.
-        rules: How.
+        producer: The client for the flow.
+        rules: How the flow is run.
         spec: The flow.
-        flow_id: Its id.
-        checks: The nodes that are checks: those that have not passed run again in a repair.
+        flow_id: The id of the flow.
+        checks: The nodes that are checks: a repair runs those again that have not passed.
     """
 
     context: Context
@@ -90,7 +90,7 @@ class FlowRun:
     _is_stored: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Find where the step stands in the chain of runs."""
+        """Determine the position of the step in the chain of runs."""
         rules = self.rules
         self._run = OrchestratedRun(
             attempt=lineage_of(self.context, self.spec.name),
@@ -106,13 +106,13 @@ class FlowRun:
         )
 
     def changes(self, timeout: Duration | None) -> Iterator[Changes]:
-        """Yield as nodes end; a flow that did not complete is raised after the last yield.
+        """Yield changes as nodes end. If the flow does not complete, raise after the last yield.
 
         Raises:
-            FlowFailed, FlowCancelled: It ended so.
-            WaitTimeout, WorkersMissing: It did not end in time, or no worker ran it; it was cancelled.
-            Superseded: A later run has begun it again.
-            GlideMQError: Anything else; a flow that runs goes on.
+            FlowFailed, FlowCancelled: The flow failed or was cancelled.
+            WaitTimeout, WorkersMissing: The flow did not end in time, or no worker ran it; it is cancelled.
+            Superseded: A later run has restarted the flow.
+            GlideMQError: Any other error; a running flow continues.
         """
         spec = labelled(self.spec, self.context)
         run = self._run.changes(
@@ -136,12 +136,12 @@ class FlowRun:
         if begun is None or begun.former is None:
             return
         if begun.decision is Decision.RESTART:
-            self.context.log.info("flow %s was %s, and all of it runs again", flow.id, begun.former.value)
+            self.context.log.info("flow %s was %s, and runs again as a whole", flow.id, begun.former.value)
         elif begun.decision is Decision.REPAIR:
             self.rules.patience(lambda: self._repair_checks(flow))
 
     def _repair_checks(self, flow: Flow) -> None:
-        """Run checks again that have completed and not passed, as those of other workers do."""
+        """Run checks again that have completed without passing, as Node workers report them."""
         names = {node.name for node in self.spec.nodes}.intersection(self.checks)
         failed = [name for name, result in flow.results(names).items() if not has_passed(result)]
         if failed:
@@ -151,17 +151,17 @@ class FlowRun:
         try:
             flow = self.producer.get(self.flow_id)
         except GlideMQError as error:
-            self.context.log.warning("the logs of the nodes that failed cannot be read: %s", error)
+            self.context.log.warning("the logs of the failed nodes cannot be read: %s", error)
         else:
             log_failures(flow, exc.failed, self.context.log)
 
     # -- ending with the run ---------------------------------------------------------------------------------
 
     def _end_with_run(self) -> None:
-        """End the step when its run has ended, is being terminated, or was deleted, with or without a signal.
+        """End the step if its run has ended, is being terminated, or was deleted, with or without a signal.
 
         Raises:
-            DagsterExecutionInterruptedError: That is so.
+            DagsterExecutionInterruptedError: The run is over.
         """
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
@@ -170,11 +170,11 @@ class FlowRun:
                 raise dg.DagsterExecutionInterruptedError
 
     def _is_run_over(self) -> bool:
-        """Whether the run has ended or is to end; not where that cannot be read, or is not stored at all."""
+        """Whether the run has ended or must end; False if that cannot be read, or is not stored at all."""
         try:
             run = self.context.instance.get_run_by_id(self.context.run.run_id)
         except Exception as exc:  # noqa: BLE001  of any class, by storage
-            self.context.log.warning("whether the run has ended is not known: %s", exc)
+            self.context.log.warning("cannot read whether the run has ended: %s", exc)
             return False
         if run is None:
             return self._is_stored
@@ -182,7 +182,7 @@ class FlowRun:
         return run.is_finished or run.status is dg.DagsterRunStatus.CANCELING
 
     def _reason(self, exc: BaseException) -> str:
-        """Why the flow is cancelled."""
+        """The reason for cancelling the flow."""
         exc = self._raised or exc
         if isinstance(exc, GlideMQError):
             return f"Dagster: {exc}"
@@ -196,7 +196,7 @@ class FlowRun:
         return owner_of(name[:MAX_OF_A_NAME], self.rules.lease)
 
     def _counts(self, owner: str) -> bool:
-        """Whether another owner still needs the flow; when the run ends, all of its steps do."""
+        """Whether another owner still needs the flow; all steps of a run end with it."""
         run_id = run_of(owner)
         if run_id is not None and run_id == self.context.run.run_id:
             return not self._is_run_ending
@@ -204,13 +204,13 @@ class FlowRun:
 
 
 def run_of(owner: str) -> str | None:
-    """The run of a step that owns a flow; None for any other owner."""
+    """The run id of an owner that is a step; None for any other owner."""
     found = _OWNER.match(owner)
     return found and found[1]
 
 
 def live_owners(owners: Sequence[str], instance: dg.DagsterInstance) -> list[str]:
-    """Those owners that are not steps of runs that have ended."""
+    """The owners, without steps of runs that have ended."""
     return [one for one in owners if (run_id := run_of(one)) is None or _is_open(instance, run_id)]
 
 
@@ -220,7 +220,7 @@ def _is_open(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 
 def labelled(spec: FlowSpec, context: Context) -> FlowSpec:
-    """The flow with labels that name run and step, as far as there is room for them."""
+    """The flow with labels for run and step, as far as they fit."""
     run, step = context.run, context.op_execution_context
     ours = {
         RUN_LABEL: run.run_id,
@@ -233,16 +233,16 @@ def labelled(spec: FlowSpec, context: Context) -> FlowSpec:
 
 
 def _ended(exc: BaseException) -> str:
-    """How a run ended that has a flow running, for the flow's reason."""
+    """How a run with a running flow has ended, for the reason of the flow."""
     if isinstance(exc, INTERRUPTS):
         return "was terminated"
-    if isinstance(exc, GeneratorExit):  # also by a termination, while it waited for nothing of ours
+    if isinstance(exc, GeneratorExit):  # also by a termination outside of our own waits
         return "ended before its flow"
     return f"failed: {type(exc).__name__}"
 
 
 def _announce(context: Context, flow: Flow, spec: FlowSpec, link: str) -> None:
-    """Write the flow, with the link to it, to the event log of the run."""
+    """Write the flow and its link to the event log of the run."""
     metadata: dict[str, dg.MetadataValue] = {
         "glidemq/flow_id": dg.MetadataValue.text(flow.id),
         "glidemq/flow_name": dg.MetadataValue.text(spec.name),
@@ -258,7 +258,7 @@ def _announce(context: Context, flow: Flow, spec: FlowSpec, link: str) -> None:
 
 
 def _log(context: Context, change: Changes) -> None:
-    """Log a line for each node that ended; a single one when there are many."""
+    """Log a line for each node that has ended, or a single line if there are many."""
     status = change.status
     counted = f"{status.completed} of {status.total} completed"
     failed = [node for node in change.ended if node.state == "failed"]
@@ -293,7 +293,7 @@ def failure_from(exc: GlideMQError, flow_id: str, *, allow_retries: bool | None 
 
     Args:
         exc: The error.
-        flow_id: The flow; becomes metadata.
+        flow_id: The id of the flow; becomes metadata.
         allow_retries: Whether the step's retry policy applies; None: only if the error is retryable.
     """
     metadata: dict[str, dg.MetadataValue] = {

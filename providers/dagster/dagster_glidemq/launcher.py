@@ -1,8 +1,8 @@
-"""GlideMQRunLauncher: each run is a job of a queue, run by a warm worker.
+"""GlideMQRunLauncher: each run becomes a job of a queue, run by a warm worker.
 
-The id of the job of a run, and of each time it is resumed, is made of its names, and its queue is in a tag of
-the run, written before the job is added. What a kill between the two leaves: a tag without a job, which is a
-run whose worker is lost: ``STARTING`` until Dagster's ``start_timeout_seconds``.
+The job id of a run, and of each resume, is derived from the run id. Its queue is in a tag of the run, written
+before the job is added. A kill between the two leaves a tag without a job. Such a run counts as one whose
+worker is lost, and stays ``STARTING`` until Dagster's ``start_timeout_seconds``.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
     Workers run them: ``glidemq worker --app dagster_glidemq.worker --queue dagster-runs``.
 
-    Supports run monitoring, also resuming with an executor such as ``glidemq_executor``, which takes its
-    connection and its queue from here. Opens no connection before it is used: it is made in every process
-    that opens the instance.
+    Supports run monitoring, and resuming with an executor such as ``glidemq_executor``, which takes its
+    connection and its queue from here. Connects on first use only, as every process that opens the instance
+    creates a launcher.
 
     Example:
         .. code-block:: yaml
@@ -77,8 +77,8 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
     ) -> None:
         if run_queue == step_queue:
             raise ConfigurationError(
-                f"run_queue and step_queue are both {run_queue}: runs that wait for their steps would take "
-                "their places"
+                f"run_queue and step_queue are both {run_queue}: runs that wait for their steps would occupy "
+                "their slots"
             )
         self.connection, self.run_queue, self.step_queue = connection, run_queue, step_queue
         self._lease = timedelta(seconds=in_seconds("lease", lease, min_=timedelta(seconds=1), max_=DAY))
@@ -87,26 +87,29 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         self._queues, self._overdue = Queues(connection), Overdue()
         super().__init__()  # type: ignore[no-untyped-call]  # of Dagster
 
-    # --- how Dagster makes it ---
+    # --- construction by Dagster ---
 
     @property
     def inst_data(self) -> ConfigurableClassData | None:
-        """Its entry in ``dagster.yaml``."""
+        """The entry of the launcher in ``dagster.yaml``."""
         return self._inst_data
 
     @classmethod
     def config_type(cls) -> dict[str, dg.Field]:
-        """The schema of its config."""
+        """The schema of the config."""
         return {
             **connection_fields(is_required=True),
-            "run_queue": _queue_field("dagster-runs", "The queue of runs without the tag run_queue."),
+            "run_queue": _queue_field(
+                "dagster-runs", "The queue of runs without the tag dagster-glidemq/run_queue."
+            ),
             "step_queue": _queue_field("dagster-steps", "The queue of steps, for glidemq_executor."),
             "lease": duration_field(
-                LEASE_SECONDS, "A run is lost when nothing was heard of its worker for so long, 1s to 1d."
+                LEASE_SECONDS,
+                "A run is lost if its worker has not renewed its lease for this long, 1s to 1d.",
             ),
             "grace": duration_field(
                 GRACE_SECONDS,
-                "How long a run may take to end when it is terminated; then its process is killed.",
+                "How long a run may take to end after a termination; then its process is killed.",
             ),
         }
 
@@ -114,7 +117,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> Self:
-        """Make it from its config."""
+        """Create the launcher from its config."""
         names = ("run_queue", "step_queue", "lease", "grace")
         own = {name: config_value[name] for name in names if name in config_value}
         return cls(connection_of(config_value), inst_data=inst_data, **own)
@@ -122,21 +125,21 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
     # --- runs ---
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Add the job of a run. Repeatable: one that waits or runs stays.
+        """Add the job of a run. Repeatable: a job that waits or runs is left unchanged.
 
         Raises:
-            ConfigurationError: A tag of the run has a value that it cannot have.
+            ConfigurationError: A tag of the run has an invalid value.
             TransportError: The server cannot be reached for longer than ``patience``.
         """
         self._launch(context.dagster_run, 0)
 
     @property
     def supports_resume_run(self) -> bool:
-        """Runs can be resumed."""
+        """Always true: runs can be resumed."""
         return True
 
     def resume_run(self, context: ResumeRunContext) -> None:
-        """Revoke the job whose worker was lost, and add one that goes on with the run. Repeatable.
+        """Revoke the job whose worker was lost, and add a job that continues the run. Repeatable.
 
         Raises:
             TransportError: The server cannot be reached for longer than ``patience``.
@@ -146,9 +149,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
     def _launch(self, run: dg.DagsterRun, resume: int) -> None:
         if run.job_code_origin is None:
-            raise ConfigurationError(
-                f"run {run.run_id} does not name its code: launch it from a code location"
-            )
+            raise ConfigurationError(f"run {run.run_id} has no code origin: launch it from a code location")
         place, job_id = place_of_run(run.tags, self.run_queue), run_job_id(run.run_id, resume)
         self._instance.add_run_tags(run.run_id, {JOB_TAG: job_id, PLACE_TAG: place.queue})
         link = self._queues.link(place.queue, job_id)
@@ -169,15 +170,16 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         self._queues.add(place.queue, NewJob(RUN_JOB, job.payload(), options=options))
 
     def terminate(self, run_id: str) -> bool:
-        """Revoke the job of a run and those of its steps; True if there was anything to end. Repeatable.
+        """Revoke the job of a run and those of its steps. Returns whether there was any. Repeatable.
 
-        The run is ``CANCELING`` first; its process then ends it as ``CANCELED``, within a second or so. Where
-        there is no process, because no worker has begun it or its worker was lost, it is ``CANCELED`` here.
-        A run that has ended stays as it is: what still waits or runs of it is revoked.
+        The run becomes ``CANCELING``; its process then marks it as ``CANCELED``, within about a second.
+        Without a process, because no worker has started the run or its worker was lost, this method marks it
+        as ``CANCELED``. The state of a run that has ended does not change, but its waiting and running jobs
+        are revoked.
 
         Raises:
             TransportError: The server cannot be reached for longer than ``patience``. The run is
-                ``CANCELING``; a repeat goes on.
+                ``CANCELING``; call again to continue.
         """
         run = self._instance.get_run_by_id(run_id)
         if run is None:
@@ -196,7 +198,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         return True
 
     def _revoke(self, run: dg.DagsterRun) -> tuple[str, bool]:
-        """Revoke the newest job of a run; returns how, and whether a process has it that ends the run."""
+        """Revoke the newest job of a run. Returns the outcome, and whether a process will end the run."""
         queue, job_id = _place_of_job(run)
         if queue is None or job_id is None:
             return "", False
@@ -205,14 +207,14 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Run monitoring is supported."""
+        """Always true: run monitoring is supported."""
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Whether a worker has the run, or it waits for one.
+        """Check whether a worker runs the run, or it still waits for one.
 
         Raises:
-            TransportError: The server does not answer: nothing is known of the run.
+            TransportError: The server does not respond: the state of the run is unknown.
         """
         queue, job_id = _place_of_job(run)
         if queue is None or job_id is None:
@@ -229,7 +231,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         run: dg.DagsterRun,
         include_container_logs: bool | None = True,  # noqa: ARG002, FBT001, FBT002  Dagster's
     ) -> str | None:
-        """How the job of the run is, and who serves its queue; Dagster shows it when a run times out."""
+        """The state of the run's job and the workers of its queue; Dagster shows it when a run times out."""
         queue, job_id = _place_of_job(run)
         if queue is None or job_id is None:
             return None
@@ -237,7 +239,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
             job, workers = self._queues.read(queue, job_id), self._queues.workers_for(queue, RUN_JOB)
         except GlideMQError as exc:
             return (
-                f"glide-mq job {job_id} of queue {queue}: the server does not answer ({type(exc).__name__})"
+                f"glide-mq job {job_id} of queue {queue}: the server does not respond ({type(exc).__name__})"
             )
         state = "gone" if job is None else f"{job.state.value}, worker {job.worker or 'none yet'}"
         serving = (
@@ -264,14 +266,14 @@ def _queue_field(default: str, description: str) -> dg.Field:
 
 
 def _place_of_job(run: dg.DagsterRun) -> tuple[str, str] | tuple[None, None]:
-    """Queue and id of the newest job of a run; a re-execution has the tags of its parent until it has one."""
+    """Queue and id of the newest job of a run. A re-execution has the tags of its parent at first."""
     queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG, "")
     is_its_own = job_id.startswith(run_job_id(run.run_id, 0).removesuffix("0"))
     return (queue, job_id) if queue is not None and is_its_own else (None, None)
 
 
 def _steps_in_flight(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[str, str]]:
-    """Queue and job of the steps that were queued and have not ended, by the event log."""
+    """Queue and job of the queued steps that have not ended, by the event log."""
     kinds = {DagsterEventType.STEP_WORKER_STARTING, *ENDS}
     open_steps: dict[str, tuple[str, str]] = {}
     for entry in instance.all_logs(run_id, of_type=kinds):

@@ -1,9 +1,9 @@
 """Identity of a step: the id of its flow, and whether it continues the flow of an earlier run.
 
-A run continues its parent if it repeats what did not complete there: a re-execution from failure, and a run
-retry, as Dagster does it by default. A re-execution of everything, or of selected steps that had completed,
-runs all of the flow. The tags of Dagster are not enough to decide: one of them is inherited, and
-``execute_job`` sets none; so the state of the parent run counts too.
+A run continues its parent if it repeats what did not complete there: a re-execution from failure, and by
+default a run retry. A re-execution of everything, or of selected steps that had completed, runs the whole
+flow. Dagster's tags are not enough to decide: one of them is inherited, and ``execute_job`` sets none; so the
+state of the parent run counts too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _REQUEST: Final = "dagster:"
 
 @dataclass(frozen=True, slots=True)
 class Lineage(Attempt):
-    """Where a step of a run stands in the chain of re-executions.
+    """The position of a step of a run in the chain of re-executions.
 
     Attributes:
         step: The step, the same in all runs of the chain.
-        runs: The run, and before it those that it goes on with, newest first.
-        flow_id: The id that is derived for the flow.
+        runs: The run, and the earlier runs that it continues, newest first.
+        flow_id: The derived id of the flow.
         is_retry: Whether the step may have run before.
-        instance: Knows when a run was created.
+        instance: The instance, for the creation times of runs.
     """
 
     step: str
@@ -63,31 +63,31 @@ class Lineage(Attempt):
         return self.is_retry
 
     def origin(self, status: FlowStatus) -> Origin | None:
-        """The step that began a generation; its detail is the run."""
+        """The step that started a generation; its detail is the run."""
         if not status.idempotency_key.startswith(_REQUEST):
             return None
         step, _, run = status.idempotency_key.removeprefix(_REQUEST).partition("/")
         return Origin(step, run)
 
     def is_overtaken_by(self, origin: Origin) -> bool:
-        """Whether a run was created later, and is none that this one goes on with."""
+        """Whether another run was created later, and is not one that this run continues."""
         if origin.detail in self.runs:
             return False
         ours, theirs = (self.instance.get_run_record_by_id(one) for one in (self.runs[0], origin.detail))
         return ours is not None and theirs is not None and theirs.create_timestamp > ours.create_timestamp
 
     def continues(self, origin: Origin, begun: FlowStatus, current: FlowStatus) -> bool:  # noqa: ARG002
-        """Whether this run goes on with that one."""
+        """Whether this run continues that run."""
         return origin.detail in self.runs
 
     def with_others(self, origin: Origin, current: FlowStatus) -> Decision:
-        """Wait for a flow of another chain or step while it runs; begin it again when it has ended."""
+        """Wait for a flow of another chain or step while it runs; restart it when it has ended."""
         is_new = current.state.is_terminal and origin.detail not in self.runs
         return Decision.RESTART if is_new else Decision.SHARE
 
 
 def lineage_of(context: Context, flow_name: str) -> Lineage:
-    """Where the step of a context stands. Reads the runs before, if there are any."""
+    """The lineage of the step of a context. Reads the earlier runs, if there are any."""
     runs, flow_id = tuple(_runs(context)), flow_id_for(context, flow_name)
     return Lineage(flow_id_for(context, ""), runs, flow_id, is_retry(context), context.instance)
 
@@ -114,14 +114,14 @@ def _goes_on(context: Context, run: dg.DagsterRun, parent: dg.DagsterRun) -> boo
         return True
     if run.tags.get(ASSET_RESUME_TAG) == "true":
         # A re-execution of everything inherits the tag, and repeats assets that the parent has materialized;
-        # one from failure repeats only those of them whose blocking check has failed.
+        # a re-execution from failure repeats only those whose blocking check has failed.
         repeated = _assets(context, run) & _materialized(context.instance, parent)
         return repeated <= _refused(context.instance, parent)
     return _has_known_state(context.instance, run) and not _has_completed(context, parent)
 
 
 def _has_known_state(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether a run takes over what its parent has done: from failure, or for chosen steps."""
+    """Whether a run reuses the state of its parent: from failure, or for selected steps."""
     if run.execution_plan_snapshot_id is None:
         return False
     known = instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id).initial_known_state
@@ -129,7 +129,7 @@ def _has_known_state(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def _assets(context: Context, run: dg.DagsterRun) -> set[dg.AssetKey]:
-    """The assets of the step that a run was to materialize."""
+    """The assets of the step that a run had to materialize."""
     if not context.has_assets_def:
         return set()
     if run.run_id == context.run.run_id:
@@ -145,7 +145,7 @@ def _materialized(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[dg.As
 
 
 def _refused(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[dg.AssetKey]:
-    """The assets of which a blocking check has failed in a run."""
+    """The assets with a failed blocking check in a run."""
     logs = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     events = (entry.dagster_event for entry in logs)
     checks = [event.asset_check_evaluation_data for event in events if event is not None]
@@ -153,7 +153,7 @@ def _refused(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[dg.AssetKe
 
 
 def _has_completed(context: Context, run: dg.DagsterRun | None) -> bool:
-    """Whether the step completed when it last ran, in a run or one before it."""
+    """Whether the last execution of the step completed, in a run or an earlier one."""
     step = context.op_execution_context.get_step_execution_context().step.key
     for _ in range(MAX_RUNS):
         if run is None:
@@ -171,7 +171,7 @@ Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def root_run_id(context: Context) -> str:
-    """The first run of a chain of re-executions and run retries; for the first, the run itself."""
+    """The id of the first run in a chain of re-executions and run retries; for the first, its own id."""
     run = context.run
     return run.root_run_id or run.tags.get(ROOT_RUN_TAG) or run.run_id
 
@@ -182,7 +182,7 @@ def is_retry(context: Context) -> bool:
 
 
 def flow_id_for(context: Context, flow_name: str) -> str:
-    """The id of the flow of one step: 35 characters, the same in every re-execution and retry.
+    """Derive the id of the flow of one step: 35 characters, the same in every re-execution and retry.
 
     One step may run several flows if their names differ.
 

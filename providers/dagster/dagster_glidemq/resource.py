@@ -49,31 +49,31 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         default=True,
         description=(
             "Fail immediately unless live workers serve every queue and have a handler for every job of the "
-            "flow. Turn it off where workers are started on demand: then worker_timeout counts."
+            "flow. Turn it off if workers are started on demand: then worker_timeout applies."
         ),
     )
     worker_timeout: OptionalConfigDuration = Field(
         default=600.0,
         description=(
             "How long a flow may wait while no live worker serves a queue, or has the handler of a job, that "
-            "it needs now: a warning comes after 10 seconds; then the flow is cancelled, and the step fails. "
-            "Waiting behind other jobs of a live worker does not count. Seconds, or a text such as 10m; "
-            "None: no limit."
+            "it needs now. A warning is logged after 10 seconds; in the end the flow is cancelled, and the "
+            "step fails. Waiting behind other jobs of a live worker does not count. Seconds, or a text such "
+            "as 10m; None: no limit."
         ),
     )
     lease: OptionalConfigDuration = Field(
         default=3_600.0,
         description=(
-            "Cancel the flow of a step of which nothing was heard for so long: its process was killed, or "
-            "its machine lost. Seconds, or a text such as 1h, from 15s to 7d; None: let it run on. One that "
-            "another client than a Dagster run has begun is never ended so."
+            "Cancel the flow of a step that has not renewed its lease for this long: its process was killed, "
+            "or its machine was lost. Seconds, or a text such as 1h, from 15s to 7d; None: the flow keeps "
+            "running. This never ends a flow that was not begun by a Dagster run."
         ),
     )
     cancel_patience: ConfigDuration = Field(
         default=30.0,
         description=(
-            "How long a step that is terminated tries to cancel its flow when the server is away. Later, "
-            "build_glidemq_cancellation_sensor does it, or lease ends it."
+            "How long a terminated step tries to cancel its flow while the server is unreachable. After "
+            "that, build_glidemq_cancellation_sensor does it, or lease ends it."
         ),
     )
 
@@ -117,16 +117,17 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
     ) -> FlowOutcome:
         """Run a flow and wait until every node has completed.
 
-        A retry of the step, a re-execution from failure and a run retry go on with the flow: they attach to
-        it while it runs, and otherwise run again only what did not complete, what was changed since, and what
-        follows. A re-execution of everything, or of a step that had completed, runs all of it again: what
-        still runs is cancelled, and no old result is seen. When the step is terminated, the flow is
-        cancelled, unless a later run has restarted it, or another run waits for it too.
+        A retry of the step, a re-execution from failure and a run retry continue the flow: they attach to it
+        while it runs. Otherwise they run again only the nodes that did not complete, the nodes that have
+        changed since then, and their dependents. A re-execution of everything, or of a step that had
+        completed, runs the whole flow again: nodes that still run are cancelled, and no old result is reused.
+        When the step is terminated, the flow is cancelled, unless a later run has restarted it, or another
+        run waits for it too.
 
-        Under a ``flow_id`` of yours there may be a flow already. One that another Dagster run has begun is
-        waited for while it runs, and restarted when it has ended. One that another client has begun is only
-        waited for, also after its end: it is never restarted, changed or cancelled from here; a re-execution
-        repairs it if it has failed.
+        With your own ``flow_id``, the flow may exist already. If another Dagster run has begun it, this call
+        waits while it runs, and restarts it if it has ended. If another client has begun it, this call only
+        waits for it or returns its results: it never restarts, changes or cancels such a flow, but a
+        re-execution repairs it if it has failed.
 
         Args:
             context: The step that waits.
@@ -134,12 +135,11 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
                 ``dagster_job``, ``dagster_step``.
             flow_id: The id of the flow; by default derived from run, step and name of the flow.
             timeout: Time after which the flow is cancelled and the step fails; None: no limit.
-            allow_retries: Whether the step's retry policy applies to a failure; None: only when the
-                same call may succeed later (no server, no worker). A node's own retries are its
-                ``attempts``.
-            checks: Nodes whose results are checks, as ``JobOptions.must_pass`` describes them: one that has
-                completed and did not pass runs again in a retry or re-execution from failure, with all that
-                follows it.
+            allow_retries: Whether the step's retry policy applies to a failure; None: only if the same call
+                may succeed later (no server, no worker). The retries of a node are its ``attempts``.
+            checks: Nodes whose results are checks, as described for ``JobOptions.must_pass``. A check that
+                has completed without passing runs again in a retry or re-execution from failure, with all its
+                dependents.
 
         Raises:
             dagster.Failure: The flow failed or was cancelled, or could not be submitted or watched; the
@@ -163,7 +163,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         allow_retries: bool | None = None,
         checks: Iterable[str] = (),
     ) -> Iterator[Changes]:
-        """``run_flow`` that yields as nodes end; the failure is raised after the last yield.
+        """``run_flow`` as an iterator that yields as nodes end; a failure is raised after the last yield.
 
         Ending the iteration early cancels the flow.
         """
@@ -173,13 +173,13 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             yield from run.changes(timeout)
 
     def existing_nodes(self, flow_id: str) -> set[str]:
-        """The names of the nodes of a flow that was submitted earlier; empty when there is none."""
+        """The names of the nodes of a flow that was submitted earlier; empty if there is none."""
         with self.get_client() as producer, contextlib.suppress(FlowNotFound):
             return {node.name for node in self._patience()(lambda: producer.get(flow_id).nodes())}
         return set()
 
     def goes_on(self, context: Context, flow_name: str, *, flow_id: str | None = None) -> bool:
-        """Whether ``run_flow`` would go on with a flow that exists, instead of running all of it.
+        """Whether ``run_flow`` would continue an existing flow, instead of running the whole flow.
 
         Args:
             context: The step.
@@ -195,12 +195,12 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         return Patience(in_seconds("patience", self.patience))
 
     def _patience_from_start(self) -> Patience:
-        """That of a step which begins: there may be no server at all."""
+        """The patience at the start of a step, when there may be no server at all."""
         patience = in_seconds("patience", self.patience)
         return Patience(patience, first=min(patience, FIRST_SECONDS))
 
     def _rules(self) -> Rules:
-        """How flows are run."""
+        """The rules for running flows."""
         return Rules(
             require_workers=self.require_workers,
             worker_timeout=_span("worker_timeout", self.worker_timeout),

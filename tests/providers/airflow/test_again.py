@@ -115,7 +115,7 @@ class TestClear:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, on_existing: Any
     ) -> None:
         made = blocking(load("fail"), on_existing=on_existing)
-        with pytest.raises(GlideMQFlowFailed, match="clear this task: what did not complete runs again"):
+        with pytest.raises(GlideMQFlowFailed, match="clear this task: the nodes that did not complete"):
             made.execute(context())
         with pytest.raises(GlideMQFlowFailed):
             made.execute(context(**CLEARED))

@@ -27,7 +27,7 @@ from tests.providers.airflow.task_groups.groups import (
 )
 
 NOT_CARRIED_OVER: list[tuple[dict[str, Any], str]] = [
-    ({"depends_on_past": True}, "task etl.job: depends_on_past cannot be carried over: a flow begins"),
+    ({"depends_on_past": True}, "task etl.job: depends_on_past cannot be carried over: a flow starts"),
     ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
     ({"pool": "db"}, "pools={'db': 4}"),
     (
