@@ -188,7 +188,7 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
 
     Args:
         step_handler: The handler that launches steps.
-        clock: For tests.
+        clock: The clock, for tests.
     """
 
     def __init__(

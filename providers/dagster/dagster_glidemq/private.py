@@ -1,8 +1,8 @@
-"""All that this package takes from the private parts of Dagster, with what it is for.
+"""Everything that this package imports from private modules of Dagster, and its purpose.
 
-Dagster documents neither how an executor or a run launcher is written, nor how its own commands run a step.
-Nothing else here imports from ``dagster._``. When a release moves a name, its import here fails at start-up;
-the comment beside it has what needs it and what to look for. Tested with Dagster 1.12 and 1.13.
+Dagster documents neither how to write an executor or a run launcher, nor how its own commands run a step. No
+other module imports from ``dagster._``. When a release moves a name, its import here fails at startup; its
+comment says what needs the name and what to look for. Tested with Dagster 1.12 and 1.13.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dagster._core.event_api import EventLogCursor
 # ``DagsterEvent.engine_event`` and ``DagsterInstance.report_engine_event`` take.
 from dagster._core.events import EngineEventData
 
-# Warm processes switch the two processes off that copy the output of each step. If ``tail_to_stream`` is
-# gone, that is left out, and steps take longer.
+# Warm processes disable the two processes that copy the output of each step. If ``tail_to_stream`` is gone,
+# remove this; steps then take longer.
 from dagster._core.execution import compute_logs
 
-# What a step knows of the steps before it; a job carries it to the worker. See ``StepHandlerContext``.
+# The state of the steps before a step; a job carries it to the worker. See ``StepHandlerContext``.
 from dagster._core.execution.plan.state import KnownExecutionState
 
 # Whether steps are retried by the executor, and the field of its config. See ``dg.multiprocess_executor``.
@@ -49,8 +49,8 @@ from dagster._core.execution.tags import get_tag_concurrency_limits_config
 from dagster._core.executor.base import Executor
 from dagster._core.executor.init import InitExecutorContext
 
-# The executor that leaves the running of each step to a handler: ours puts a job in a queue. Used by
-# dagster-k8s and dagster-docker too: see how theirs change.
+# The executor that delegates each step to a handler: ours adds a job to a queue. Used by dagster-k8s and
+# dagster-docker too: see how theirs change.
 from dagster._core.executor.step_delegating import (
     CheckStepHealthResult,
     StepDelegatingExecutor,
@@ -61,7 +61,7 @@ from dagster._core.executor.step_delegating import (
 # The name of the file whose changes make a warm process load the instance again. See ``DagsterInstance.get``.
 from dagster._core.instance.config import DAGSTER_CONFIG_YAML_FILENAME
 
-# The base of a run launcher and what it is given. Used by dagster-k8s and dagster-docker too.
+# The base of a run launcher and its arguments. Used by dagster-k8s and dagster-docker too.
 from dagster._core.launcher import (
     CheckRunHealthResult,
     LaunchRunContext,
@@ -70,14 +70,14 @@ from dagster._core.launcher import (
     WorkerStatus,
 )
 
-# Where the code of a run is: a job carries it to the worker. See ``DagsterRun.job_code_origin``.
+# The code location of a run: a job carries it to the worker. See ``DagsterRun.job_code_origin``.
 from dagster._core.origin import JobPythonOrigin
 
 # The environment file beside the code, read as Dagster's own commands do.
 from dagster._core.secrets.env_file import get_env_var_dict
 
-# Storages that number events as they are committed: only for others an executor looks for late ones. If one
-# is gone, leave it out of ``step_executor``.
+# Storages that number events in commit order: only for others does the executor look for late events. If one
+# is gone, remove it from ``executor``.
 from dagster._core.storage.event_log import (
     ConsolidatedSqliteEventLogStorage,
     InMemoryEventLogStorage,
@@ -92,7 +92,7 @@ from dagster._grpc.types import ExecuteStepArgs
 # configured in ``dagster.yaml``: the run launcher.
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, deserialize_value, serialize_value
 
-# An exception as an event holds it. See ``DagsterEvent``.
+# An exception as stored in an event. See ``DagsterEvent``.
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 # Loads the code of a run from its origin. See ``dagster._cli.api``.
@@ -158,7 +158,7 @@ def import_commands() -> None:
 def execute_step(
     arguments: ExecuteStepArgs, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Iterator[Any]:
-    """Execute a step as ``dagster api execute_step`` does. If the body moves: see what that command calls."""
+    """Execute a step as ``dagster api execute_step`` does. If the body moves, see what that command calls."""
     from dagster._cli.api import _execute_step_command_body  # noqa: PLC0415
 
     return iter(_execute_step_command_body(arguments, instance, run))
@@ -175,7 +175,7 @@ def execute_run(
 
 
 def reattach_module() -> ModuleType | None:
-    """How clients of Pipes note in the event log what they have launched; None before Dagster 1.13.
+    """The functions with which Pipes clients record launches in the event log; None before Dagster 1.13.
 
     If its functions change: see what ``PipesK8sClient`` calls.
     """

@@ -1,6 +1,6 @@
-"""The jobs of steps and runs in their queues: add, read, revoke; whether each is still being worked on.
+"""Adds, reads and revokes the jobs of steps and runs, and detects lost jobs.
 
-Short outages of the server are waited out.
+Calls are retried during short outages of the server.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from glidemq_orchestrate.runs import Patience, in_text
 
 KEEP: Final = Keep(age=timedelta(days=1))
-"""How long ended jobs can be seen: the health check and people read them."""
+"""How long ended jobs are kept, for the health check and for people."""
 
 
 class Queues:
-    """Clients of queues, which are made when they are needed; a forked child makes its own.
+    """Queue clients, created on first use; a forked child creates its own.
 
     Args:
-        connection: Where the server is.
+        connection: The connection to the server.
     """
 
     def __init__(self, connection: GlideMQConnection) -> None:
@@ -41,13 +41,14 @@ class Queues:
         return self._made[name]
 
     def link(self, queue: str, job_id: str) -> str:
-        """Where a dashboard shows the job; empty without one."""
+        """The dashboard page of the job; empty without a dashboard."""
         return self._connection.link(queue=queue, job_id=job_id)
 
     def add(self, queue: str, job: NewJob) -> None:
-        """Add a job under a given id; one that waits or runs under that id stays, one that ended is replaced.
+        """Add a job under a given id. A waiting or running job with that id stays; an ended one is replaced.
 
-        Repeatable. A kill leaves the job, or none, which the health check of the step or run finds.
+        Repeatable. After a kill the job exists or does not; the health check of the step or run detects
+        which.
 
         Raises:
             TransportError: The server cannot be reached for longer than ``patience``.
@@ -55,7 +56,7 @@ class Queues:
         self.patience(lambda: self._added(self.of(queue), job))
 
     def read(self, queue: str, job_id: str) -> Job | None:
-        """The job; None if there is none.
+        """Read a job; None if there is none.
 
         Raises:
             TransportError: The server cannot be reached.
@@ -66,7 +67,7 @@ class Queues:
             return None
 
     def states(self, queue: str, job_ids: Sequence[str]) -> list[JobState | None]:
-        """The state of each of many jobs; None for one that is not there.
+        """The states of many jobs; None for a job that does not exist.
 
         Raises:
             TransportError: The server cannot be reached.
@@ -74,9 +75,9 @@ class Queues:
         return self.of(queue).states(job_ids)
 
     def revoke(self, queue: str, job_id: str) -> str:
-        """End the job: ``revoked`` if it had not begun, and will not, ``flagged`` if its worker ends it.
+        """End the job: ``revoked`` if it had not started, and never will; ``flagged`` if its worker ends it.
 
-        Repeatable; empty for a job that has ended, or that there is not.
+        Repeatable. Returns '' for a job that has ended or does not exist.
 
         Raises:
             TransportError: The server cannot be reached for longer than ``patience``.
@@ -91,7 +92,7 @@ class Queues:
         return self.of(queue).now()
 
     def workers_for(self, queue: str, job_name: str) -> int:
-        """How many live workers of the queue run jobs of this name."""
+        """The number of live workers of the queue that run jobs of this name."""
         return sum(job_name in (worker.handlers or ()) for worker in self.of(queue).workers())
 
     def close(self) -> None:
@@ -104,7 +105,7 @@ class Queues:
         job_id = str(job.options.job_id)
         if queue.add_many([job]) != [None]:
             return
-        with suppress(JobNotFound):  # it was removed at this moment
+        with suppress(JobNotFound):  # it was removed in between
             if not queue.get_job(job_id).state.is_terminal:
                 return
             queue.remove(job_id)  # of an earlier launch of the same
@@ -116,15 +117,15 @@ _ENDED: Final = frozenset({None, JobState.COMPLETED, JobState.FAILED})
 
 
 class JobStates:
-    """The states of the jobs that are waited for, and how many workers serve their queues.
+    """The states of the awaited jobs, and the numbers of workers that serve their queues.
 
-    A caller that reads each of a thousand jobs in turn reads their queue once: what was read counts for
-    ``FRESH_SECONDS``. A job that is not known yet is read alone; one that has ended is forgotten.
+    A caller that reads a thousand jobs in turn causes one read per queue: states are cached for
+    ``FRESH_SECONDS``. An unknown job is read alone; an ended job is removed from the cache.
 
     Args:
         queues: The queues.
-        job_name: Workers count that run jobs of this name.
-        clock: For tests.
+        job_name: Only workers that run jobs of this name count.
+        clock: The clock, for tests.
     """
 
     def __init__(self, queues: Queues, job_name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -134,7 +135,7 @@ class JobStates:
         self._read_at: dict[str, float] = {}
 
     def add(self, queue: str, job_id: str) -> None:
-        """A job that was just added is waited for."""
+        """Register a job that was just added."""
         self._states[queue][job_id] = JobState.WAITING
 
     def state(self, queue: str, job_id: str) -> JobState | None:
@@ -153,7 +154,7 @@ class JobStates:
         return state
 
     def workers(self, queue: str) -> int:
-        """How many live workers serve a queue.
+        """The number of live workers that serve a queue.
 
         Raises:
             TransportError: The server cannot be reached.
@@ -177,10 +178,10 @@ MARGIN_SECONDS: Final = 5.0
 
 
 class Overdue:
-    """For how long something has been observed without a break, by the clock of this process.
+    """How long something has been observed continuously, by the clock of this process.
 
-    A lease that has lapsed is believed only after a while: when the server was away, its workers renew what
-    they hold as soon as it is back, and may be later than the one who looks.
+    An expired lease counts only after a while: after an outage of the server, workers renew their leases as
+    soon as it is back, which may be later than the check.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -188,7 +189,7 @@ class Overdue:
         self._clock = clock
 
     def seconds(self, what: str, *, is_so: bool) -> float:
-        """For how long it has been so without a break; 0 when it is not, or was seen for the first time."""
+        """How long this has been true continuously; 0 if it is not true, or true for the first time."""
         if not is_so:
             self.forget(what)
             return 0.0
@@ -196,7 +197,7 @@ class Overdue:
         return now - self._since.setdefault(what, now)
 
     def forget(self, *whats: str) -> None:
-        """It is not so."""
+        """Reset these observations."""
         for what in whats:
             self._since.pop(what, None)
 
@@ -204,13 +205,13 @@ class Overdue:
 def why_lost(
     job: Job | None, now: datetime, overdue: Overdue, *, margin: float = MARGIN_SECONDS
 ) -> str | None:
-    """Why no worker works on it any more; None while it waits or runs.
+    """Why no worker will finish the job; None while it waits or runs.
 
     Args:
         job: The job; None if there is none.
         now: The server's time.
-        overdue: What was seen before.
-        margin: For how many seconds a lease must have been seen lapsed.
+        overdue: The earlier observations.
+        margin: For how many seconds a lease must have been observed as expired.
     """
     if job is None:
         return "its job is not in the queue: it was removed, or the server has lost it"

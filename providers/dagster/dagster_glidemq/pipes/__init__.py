@@ -1,4 +1,4 @@
-"""Pipes: a job or a flow runs the code of an asset or op, and its reports become Dagster's events."""
+"""Pipes: a job or a flow runs the code of an asset or op, and its reports become Dagster events."""
 
 from __future__ import annotations
 

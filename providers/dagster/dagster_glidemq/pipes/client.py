@@ -28,11 +28,11 @@ from glidemq_orchestrate.runs import JsonLike
 RETENTION: Final = timedelta(days=7)
 """How long a job and its result are kept: as long as its messages."""
 _BEGUN: Final[WeakKeyDictionary[Any, dict[str, FlowSpec]]] = WeakKeyDictionary()
-"""What each step of this process has run, by name."""
+"""The flows that each step of this process has run, by name."""
 
 
 class Work(TypedDict, total=False):
-    """What a step runs: a job or a flow. ``PipesGlideMQClient.run`` describes each."""
+    """The job or flow that a step runs. ``PipesGlideMQClient.run`` describes the keys."""
 
     job: str
     queue: str
@@ -48,13 +48,13 @@ class Work(TypedDict, total=False):
 class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
     """Runs the code of an asset or op as a job, or as a flow of jobs, on workers of glidemq-orchestrate.
 
-    A handler reports by ``open_pipes(ctx)`` of ``glidemq_orchestrate.pipes``. Its log lines appear as they
-    are made; its materializations and checks when its result was accepted. What an attempt reports that
-    fails, is killed or loses its job is never an event of Dagster. The step succeeds only when every job has
-    completed.
+    A handler reports through ``open_pipes(ctx)`` of ``glidemq_orchestrate.pipes``. Its log lines appear
+    immediately; its materializations and checks appear when its result is accepted. Reports of an attempt
+    that fails, is killed or loses its job never become Dagster events. The step succeeds only if every job
+    completes.
 
-    It is a ``GlideMQResource`` too, with all its fields. A job is a flow of one node, so retries,
-    re-executions, termination and kills have the rules of ``run_flow``.
+    The client is also a ``GlideMQResource``, with all its fields. A job is a flow of one node, so retries,
+    re-executions, termination and kills follow the rules of ``run_flow``.
 
     Example:
         .. code-block:: python
@@ -73,7 +73,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
 
     forward_termination: bool = Field(
         default=True,
-        description="Cancel the jobs when the step is terminated. If not, they continue after the step.",
+        description="Cancel the jobs when the step is terminated. Otherwise they continue after the step.",
     )
     termination_timeout: ConfigDuration = Field(
         default=20.0,
@@ -84,13 +84,14 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
     start_timeout: OptionalPositiveConfigDuration = Field(
         default=3_600.0,
         description=(
-            "A job fails when no worker has started it so long after it could run. Seconds, or a text such "
-            "as 1h; None: no limit. A queue timeout of a node or flow goes before."
+            "A job fails if no worker starts it within this time after it could run. Seconds, or a text such "
+            "as 1h; None: no limit. A queue timeout of a node or flow takes precedence."
         ),
     )
 
     poll_interval: PositiveConfigDuration = Field(
-        default=1.0, description="Time between two looks at what running jobs log; seconds, or 500ms."
+        default=1.0,
+        description="Time between reads of the logs of running jobs. Seconds, or a text such as 500ms.",
     )
 
     def run(  # type: ignore[override]  # the base takes any keywords
@@ -100,30 +101,30 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
 
         Args:
             context: The step that waits.
-            extras: JSON for the handlers: ``pipes.get_extra(name)``.
-            work: What to run, by keywords:
+            extras: JSON for the handlers, which read it with ``pipes.get_extra(name)``.
+            work: The job or flow to run, as keywords:
 
-                * ``job``, ``queue``: the name of a handler, and where its job waits for a worker;
+                * ``job``, ``queue``: the name of a handler, and the queue of its job;
                 * ``data``: an object for the handler; Pipes adds the key ``dagster_pipes``;
                 * ``options``: attempts, timeout, priority and so on (``JobOptions``);
                 * ``name``: distinguishes several jobs of one handler in one step; by default ``job``;
                 * ``flow``: a ``FlowSpec`` instead of a job; each node may report whose data is an object or
                   nothing;
                 * ``flow_id``: the id of the flow; by default derived from run, step and name;
-                * ``timeout``: time after which all is cancelled and the step fails; by default none;
+                * ``timeout``: time after which all jobs are cancelled and the step fails; by default none;
                 * ``allow_retries``: whether the retry policy of the step applies to a failure; by default
                   only when the same call may succeed later.
 
         Returns:
-            The results. Assets of which nothing was reported count as materialized, except where
-            ``get_results(implicit_materializations=False)`` is used, or a node was skipped. The plain
-            values in the result of a job that reports nothing are their metadata.
+            The results. Assets without a report count as materialized, unless
+            ``get_results(implicit_materializations=False)`` is used or a node was skipped. If a job reports
+            nothing, the plain values in its result become their metadata.
 
         Raises:
-            ConfigurationError: Neither a job nor a flow is given, or both; or this step has run another one
-                by the same name.
-            dagster.Failure: It failed, was cancelled, could not be submitted or watched; or a report is
-                missing or not valid.
+            ConfigurationError: Neither a job nor a flow is given, or both; or this step has run another job
+                or flow with the same name.
+            dagster.Failure: The flow failed, was cancelled, or could not be submitted or watched; or a report
+                is missing or invalid.
         """
         events = self._events(context, extras, work, as_they_come=False, implicit=False)
         while True:
@@ -141,17 +142,17 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
         implicit_materializations: bool | None = None,
         **work: Unpack[Work],
     ) -> Iterator[dg.PipesExecutionResult]:
-        """``run`` that yields results as nodes complete; a failure is raised after the last yield.
+        """``run`` as an iterator: yields results as nodes complete; a failure is raised after the last yield.
 
-        So the assets of nodes that have completed are materialized also when others fail, and a re-execution
-        from asset failure runs the others. Ending the iteration early cancels the flow.
+        So the assets of completed nodes are materialized even if other nodes fail, and a re-execution from
+        asset failure runs only the others. Ending the iteration early cancels the flow.
 
         Args:
             context: The step that waits.
             extras: JSON for the handlers.
-            implicit_materializations: Whether selected assets of which nothing was reported count as
-                materialized at the end; None: those of a job do, those of a flow do not.
-            work: As in ``run``.
+            implicit_materializations: Whether selected assets without a report count as materialized at the
+                end; None: those of a job do, those of a flow do not.
+            work: See ``run``.
         """
         is_flow = work.get("flow") is not None
         implicit = not is_flow if implicit_materializations is None else implicit_materializations
@@ -202,7 +203,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
 
 
 def _refuse_another(context: Context, name: str, spec: FlowSpec) -> None:
-    """Raise if this try of the step has run something else by the same name, which would be taken for it."""
+    """Refuse a second flow with the same name in this try of the step: both would have the same id."""
     step = context.op_execution_context.get_step_execution_context()
     if _BEGUN.setdefault(step, {}).setdefault(name, spec) != spec:
         raise ConfigurationError(

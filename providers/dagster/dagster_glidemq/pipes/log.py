@@ -1,4 +1,4 @@
-"""The log of running jobs of a flow, of every attempt, in the log of Dagster; a thread follows it."""
+"""Copies the log of running jobs, from every attempt, to Dagster's log, in a separate thread."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from glidemq_orchestrate.runs import Patience, in_text
 
 PAGE: Final = 100
 _SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"})
-"""What handlers raise that do not fail."""
+"""Exceptions that handlers raise without failing."""
 
 
 class ShownLines:
-    """The lines that earlier attempts of a step have shown in the log of its run, which is read once.
+    """The lines that earlier attempts of a step have shown in the log of its run. The log is read once.
 
     Args:
-        lines: Their texts.
-        until: The server's time since when no message is one of theirs.
+        lines: The texts of the lines.
+        until: The server time after which no message is among them.
     """
 
     def __init__(self, lines: Iterable[str] = (), until: datetime | None = None) -> None:
@@ -39,7 +39,7 @@ class ShownLines:
         self._until_ms = 0 if until is None else int(until.timestamp() * 1000)
 
     def has(self, position: str | None, text: str) -> bool:
-        """Whether a message is one of these; each counts once. ``position``: None if it has none."""
+        """Whether a message is one of these lines; each counts once. ``position``: None if unknown."""
         if not self._lines[text] or (position is not None and _place(position)[0] > self._until_ms):
             return False
         self._lines[text] -= 1
@@ -47,7 +47,7 @@ class ShownLines:
 
 
 def shown_before(context: dg.OpExecutionContext, now: Callable[[], datetime]) -> ShownLines:
-    """What earlier attempts of a step have shown: nothing, in its first one."""
+    """The lines that earlier attempts of a step have shown; none in its first attempt."""
     if context.retry_number == 0:
         return ShownLines()
     key = context.get_step_execution_context().step.key
@@ -57,12 +57,12 @@ def shown_before(context: dg.OpExecutionContext, now: Callable[[], datetime]) ->
 
 
 class LiveLog:
-    """Hands messages to Dagster, as if one process had written them all. Two threads may use it.
+    """Passes messages to Dagster as if a single process had written them. Safe for use by two threads.
 
     Args:
         handler: The handler of the session.
         is_single: The flow is one job, so log lines need no name of a node.
-        shown_before: What is not shown again.
+        shown_before: The lines that are not shown again.
 
     Attributes:
         is_complete: The flow has completed; set before ``close``.
@@ -77,11 +77,11 @@ class LiveLog:
         self.is_complete = False
 
     def position(self, queue: str, job_id: str) -> str:
-        """The position after which messages of a job were not shown yet; empty for the start."""
+        """The position up to which the messages of a job were shown; empty for the start."""
         return self._positions.get((queue, job_id), "")
 
     def show(self, queue: str, job_id: str, node: str, page: Sequence[JobMessage]) -> None:
-        """Show the log lines of a page, as far as they were not shown before."""
+        """Show the log lines of a page that were not shown before."""
         with self._lock:
             shown = _place(self._positions.get((queue, job_id), ""))
             for one in page:
@@ -96,12 +96,12 @@ class LiveLog:
             self._log(node, message, None)
 
     def report(self, message: PipesMessage) -> None:
-        """Hand over a report of an asset or check."""
+        """Pass on a report of an asset or check."""
         with self._lock:
             self._handler.handle_message(message)
 
     def close(self) -> None:
-        """Hand over the end: of a failure with the exception of the last attempt of the first such node."""
+        """Pass on the end; after a failure, with the last exception of the first failed node."""
         with self._lock:
             if self.is_complete and not self._is_opened:
                 self._open(pipes.make("opened", {"extras": {}}))
@@ -146,7 +146,7 @@ class LiveLog:
 
 
 def pages(queue: Queue, job_id: str, after: str, patience: Patience) -> Iterator[list[JobMessage]]:
-    """What the attempts of a job have written after a position, a page at a time."""
+    """The messages of a job's attempts after a position, page by page."""
 
     def next_page() -> list[JobMessage]:
         return queue.messages(job_id, after=after or None, limit=PAGE)
@@ -165,15 +165,15 @@ JOIN_SECONDS: Final = 30.0
 
 
 class GlideMQMessageReader(dg.PipesMessageReader):
-    """Shows what jobs log while they run. The reports of assets and checks are read apart (``Reports``).
+    """Shows the log of jobs while they run. Reports of assets and checks are read separately (``Reports``).
 
-    Nothing is changed on the server: reading again, after a kill of this process, gives the same.
+    Nothing changes on the server: after a kill of this process, the same messages can be read again.
 
     Args:
         glidemq: The server.
         flow_id: The flow.
-        poll_seconds: Time between two looks at the running jobs.
-        after_generation: Generations up to this one are of earlier runs; their lines are not shown.
+        poll_seconds: Time between reads of the running jobs.
+        after_generation: Generations up to this one belong to earlier runs; their lines are not shown.
         is_single: The flow is one job.
         shown_before: The lines that are not shown again.
     """
@@ -197,11 +197,13 @@ class GlideMQMessageReader(dg.PipesMessageReader):
             shown_before,
         )
         self._poll_seconds, self._after_generation = poll_seconds, after_generation
-        self._patience = Patience(0)  # the step waits out outages, and shows what was missed here
+        self._patience = Patience(
+            0
+        )  # the step itself survives outages, and shows the lines that are missed here
 
     @property
     def expected_writer_count(self) -> int:
-        """One: the end is handed over once, for the whole flow."""
+        """One: the end is passed on once, for the whole flow."""
         return 1
 
     @contextlib.contextmanager
@@ -221,7 +223,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
             self.log.close()
 
     def no_messages_debug_text(self) -> str:
-        """Where messages come from."""
+        """Advice if there are no messages."""
         return (
             f"The jobs of flow {self._flow_id} have written none. A handler reports by open_pipes(ctx) of "
             "glidemq_orchestrate.pipes."
@@ -253,7 +255,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
 
 
 def queues_of(glidemq: GlideMQResource, stack: contextlib.ExitStack) -> Callable[[str], Queue]:
-    """Makes the client of a queue on first use; they are closed with the stack."""
+    """Returns a function that creates queue clients on first use; they are closed with the stack."""
     clients: dict[str, Queue] = {}
 
     def queue(name: str) -> Queue:

@@ -1,4 +1,4 @@
-"""Pipes messages: the context in the data of a job; what workers have written, or what a result implies.
+"""Pipes messages: the context in the data of a job, messages of workers, and messages in a result.
 
 Does no I/O; the context holds no secret.
 """
@@ -29,15 +29,15 @@ from glidemq_orchestrate.pipes import PIPES
 from glidemq_orchestrate.runs import Json
 
 RESULT_FIELD: Final = "dagster_pipes"
-"""Where a result that is an object may have a list of messages."""
+"""The field of a result object that may hold a list of messages."""
 LIVE: Final = frozenset({"log", "log_external_stream"})
-"""Handed over as they are made, of every attempt."""
+"""Methods of messages that are passed on immediately, from every attempt."""
 REPORTS: Final = frozenset({"report_asset_materialization", "report_asset_check", "report_custom_message"})
-"""Handed over when the attempt that wrote them was accepted."""
+"""Methods of messages that are passed on when their attempt is accepted."""
 MAX_METADATA: Final = 50
 MAX_TEXT: Final = 10_000
 _ASSET: Final = {"asset_key": None, "metadata": None}
-# The parameters of each method with their defaults; those of ... must be given.
+# The parameters of each method with their defaults; a parameter with ... is required.
 _PARAMS: Final[dict[str, dict[str, Any]]] = {
     "log": {"message": ..., "level": "INFO"},
     "log_external_stream": {"stream": ..., "text": ..., "extras": {}},
@@ -58,7 +58,7 @@ def make(method: str, params: Mapping[str, Any]) -> PipesMessage:
 
 
 def read(text: str) -> PipesMessage | None:
-    """The Pipes message in what a handler has written; None for anything else."""
+    """The Pipes message in a text of a handler; None for any other text."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -68,7 +68,7 @@ def read(text: str) -> PipesMessage | None:
 
 
 def with_metadata(message: PipesMessage, more: Mapping[str, Any]) -> PipesMessage:
-    """A report of an asset with more metadata; what the handler has reported under a name stays."""
+    """A report of an asset with more metadata; names that the handler has reported take precedence."""
     params = message["params"] or {}
     if "asset_key" not in params:
         return message
@@ -81,10 +81,10 @@ def of_result(result: Json, asset_keys: Sequence[str]) -> list[PipesMessage]:
 
     Args:
         result: The result of a job.
-        asset_keys: The selected assets; a report without an asset is about the only one.
+        asset_keys: The selected assets; a report without an asset refers to the only one.
 
     Raises:
-        InvalidReport: They do not have the form.
+        InvalidReport: The messages have another form.
     """
     listed = result.get(RESULT_FIELD) if isinstance(result, dict) else None
     if listed is None:
@@ -95,7 +95,7 @@ def of_result(result: Json, asset_keys: Sequence[str]) -> list[PipesMessage]:
 
 
 def scalars_of(result: Json) -> dict[str, str | int | float | bool]:
-    """The plain values of a result, as metadata; of texts those of at most 10,000 characters."""
+    """The plain values of a result as metadata, without texts of more than 10,000 characters."""
     found = result if isinstance(result, dict) else {"result": result}
     plain = {name: value for name, value in found.items() if isinstance(value, str | int | float)}
     short = [(name, value) for name, value in plain.items() if len(str(value)) <= MAX_TEXT]
@@ -150,11 +150,12 @@ class GlideMQContextInjector(dg.PipesContextInjector):
     """Puts the context into the data of the jobs.
 
     Args:
-        stored: The context with which an earlier run has begun the flow that this one goes on with. A node
-            whose data changes would run again, and the context names the run: so it stays as it was, but for
-            the extras, which are the user's.
-        asset_keys: In place of the selected assets: a handler may only report assets that it knows of, and
-            in a flow nodes run whose assets are not selected. None: the selected ones.
+        stored: The context with which an earlier run has begun the flow that this run continues. A node whose
+            data changes would run again, and the context names the run: so it stays unchanged, except for the
+            extras, which belong to the user.
+        asset_keys: The assets for the handlers, instead of the selected assets. A handler may only report
+            assets of its context, and a flow may run nodes whose assets are not selected. None: the selected
+            assets.
     """
 
     def __init__(self, stored: Mapping[str, Any] | None, asset_keys: Sequence[str] | None) -> None:
@@ -171,15 +172,15 @@ class GlideMQContextInjector(dg.PipesContextInjector):
         yield cast("PipesParams", {PipesDefaultContextLoader.DIRECT_KEY: data})
 
     def no_messages_debug_text(self) -> str:
-        """Where the context is."""
+        """Advice on where the context is."""
         return f"The context is in the data of the job, under {PIPES}; open_pipes(ctx) reads it."
 
 
 def with_bootstrap(spec: FlowSpec, params: Mapping[str, Any]) -> FlowSpec:
-    """The flow whose nodes carry the bootstrap parameters, as far as their data is an object or nothing.
+    """The flow with the bootstrap parameters in the data of its nodes, if the data is an object or None.
 
     Raises:
-        ConfigurationError: The data of a node has the key already.
+        ConfigurationError: The data of a node already has the key.
     """
     return replace(spec, nodes=[_with_bootstrap(node, dict(params)) for node in spec.nodes])
 

@@ -1,7 +1,7 @@
-"""The reports of assets and checks of a flow: those of completed nodes, of the attempts that were accepted.
+"""The reports of assets and checks of a flow: those of completed nodes, from accepted attempts only.
 
-The server names the attempt whose result was accepted, and how many messages it has written; so the reports
-of an attempt that failed, was killed or lost its job do not count, and none is missing unnoticed.
+The server stores which attempt was accepted, and how many messages it has written. So reports of an attempt
+that failed, was killed or lost its job do not count, and a missing report is noticed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from glidemq_orchestrate.runs import Changes, Json, Patience
 
 
 class ReportsUnusable(Exception):
-    """What a completed node has reported is missing, or is not valid; the message names the node."""
+    """The reports of a completed node are missing or invalid; the message names the node."""
 
 
 class Reports:
-    """Collects the reports of nodes as they end, and hands them to Dagster.
+    """Collects the reports of nodes as they end, and passes them to Dagster.
 
     Args:
-        queues: Gives the client of a queue.
-        log: Where to hand them over.
+        queues: Returns the client of a queue.
+        log: The log that passes them on.
         wanted: The assets and checks that the step may report.
-        patience: Waits out outages.
+        patience: Retries calls during outages.
 
     Attributes:
         nodes: The nodes that have ended, by name, dependencies first.
-        results: Results of nodes whose workers know no Pipes.
+        results: The results of nodes whose workers do not support Pipes.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Reports:
         self.results: dict[str, Json] = {}
 
     def collect(self, change: Changes) -> None:
-        """Take in the reports of the nodes that have ended, each after those it depends on.
+        """Collect the reports of the ended nodes, each after those of its dependencies.
 
-        What was taken in of a generation that was restarted, or of a node that has run again, is dropped.
+        Reports from a restarted generation, or from an earlier run of a node, are dropped.
 
         Raises:
-            ReportsUnusable: Those of a completed node are missing or not valid.
+            ReportsUnusable: The reports of a completed node are missing or invalid.
             GlideMQError: The server cannot be reached.
         """
         if change.status.generation != self._generation:
@@ -90,10 +90,10 @@ class Reports:
         self._log.is_complete = change.status.state == "completed"
 
     def hand_over(self) -> None:
-        """Give Dagster what was taken in.
+        """Pass the collected reports to Dagster.
 
         Raises:
-            ReportsUnusable: Dagster refuses a report, or two nodes report the same.
+            ReportsUnusable: Dagster refuses a report, or two nodes report the same asset or check.
         """
         collected, self._collected = self._collected, []
         for node, message in collected:
@@ -106,7 +106,7 @@ class Reports:
                     ) from exc
 
     def _ready(self, *, is_over: bool) -> list[NodeStatus]:
-        """Ended nodes whose dependencies are known to have ended: they may be read in another order."""
+        """The ended nodes whose dependencies are known to have ended: they may be read in another order."""
         done, ready = set(self.nodes), list[NodeStatus]()
         while some := [node for node in self._held if done.issuperset(node.after)]:
             done.update(node.name for node in some)
@@ -129,7 +129,7 @@ class Reports:
         return found
 
     def _read(self, node: NodeStatus, accepted: AcceptedAttempt) -> list[PipesMessage]:
-        """The reports of the accepted attempt; shows the log lines that were not shown yet."""
+        """Read the reports of the accepted attempt, and show its log lines that were not shown yet."""
         counted, reports = 0, list[PipesMessage]()
         for page in pages(self._queues(node.queue), accepted.job_id, "", self._patience):
             self._log.show(node.queue, accepted.job_id, node.name, page)
@@ -152,11 +152,11 @@ class Reports:
     def _results(self, change: Changes, names: Sequence[str]) -> Mapping[str, Json]:
         try:
             return change.results(names)
-        except Superseded:  # the next change is one of that generation
+        except Superseded:  # the next change belongs to the new generation
             return {}
 
     def _of_result(self, node: NodeStatus, result: Json) -> list[PipesMessage]:
-        """What the result of a node stands for whose worker has written no messages."""
+        """The messages in the result of a node whose worker has written none."""
         try:
             found = pipes.of_result(result, self._wanted.assets)
         except pipes.InvalidReport as exc:
@@ -171,10 +171,10 @@ class Reports:
         self._collected += [(node, pipes.with_metadata(message, more)) for message in messages]
 
     def _is_wanted(self, node: NodeStatus, message: PipesMessage) -> bool:
-        """Whether a report is about something selected that was not handed over before.
+        """Whether a report is about a selected asset or check that was not reported before.
 
         Raises:
-            ReportsUnusable: The step does not have it, or another node has reported it.
+            ReportsUnusable: The step does not have the asset or check, or another node has reported it.
         """
         params = message["params"] or {}
         key, check = params.get("asset_key"), str(params.get("check_name") or "")
@@ -184,7 +184,7 @@ class Reports:
         if not self._wanted.has(key, check):
             if not self._wanted.is_left_out(key, check):
                 raise ReportsUnusable(f"node {node.name} reports {what}, which the step does not have")
-            return self._left_out(node, f"{what} is not selected in this run: a report of it is left out")
+            return self._left_out(node, f"{what} is not selected in this run: its report is ignored")
         generation, former = self._reporters.setdefault(
             (message["method"], key, check), (self._generation, node)
         )
@@ -194,7 +194,7 @@ class Reports:
         if generation == self._generation and former.reruns == node.reruns:
             return True
         return self._left_out(
-            node, f"{what} was reported before its node ran again: the new report is left out"
+            node, f"{what} was reported before its node ran again: the new report is ignored"
         )
 
     def _left_out(self, node: NodeStatus, text: str) -> bool:
@@ -217,11 +217,11 @@ def about(node: NodeStatus) -> dict[str, str | int | float]:
 
 @dataclass(frozen=True, slots=True)
 class Reportable:
-    """What a step may report, by the names that Pipes has for assets.
+    """The assets and checks that a step may report, by their Pipes names.
 
     Attributes:
         assets: The selected assets.
-        checks: The selected checks, as asset and name.
+        checks: The selected checks, as pairs of asset and name.
         left_out: The other assets of the step.
         checks_left_out: The other checks of the step.
         is_op: The step has no assets.
@@ -235,7 +235,7 @@ class Reportable:
 
     @classmethod
     def of(cls, step: dg.OpExecutionContext) -> Self:
-        """What a step may report."""
+        """The assets and checks of a step."""
         if not step.has_assets_def:
             return cls()
         whole = step.assets_def
@@ -256,11 +256,11 @@ class Reportable:
         return sorted({*self.assets, *self.left_out})
 
     def has(self, asset: str, check: str) -> bool:
-        """Whether a report is about what is selected: an asset, or a check of it if that has a name."""
+        """Whether an asset is selected, or its check if ``check`` is not empty."""
         return (asset, check) in self.checks if check else asset in self.assets
 
     def is_left_out(self, asset: str, check: str) -> bool:
-        """Whether it is about something else of the step."""
+        """Whether the asset or check belongs to the step, but is not selected."""
         return (asset, check) in self.checks_left_out if check else asset in self.left_out
 
 

@@ -1,9 +1,9 @@
 """One run of a flow for one step, from the submission to the last report.
 
-What a kill of this process leaves behind: before the submission nothing but a note in the event log; after it
-the flow, which runs on. A re-execution from failure attaches to it and reads every message from the start, as
-nothing here changes or removes what was written; if none comes, the flow is cancelled when the lease of the
-step lapses.
+A kill of this process before the submission leaves only an entry in the event log; a kill after it leaves the
+running flow. A re-execution from failure attaches to the flow and reads every message from the start, as
+nothing here changes or removes messages. Without a re-execution, the flow is cancelled when the lease of the
+step expires.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ CLIENT_NAME: Final = "PipesGlideMQClient"
 
 
 class CompletedInvocation(dg.PipesClientCompletedInvocation):
-    """What the jobs of a step have reported.
+    """The reports of the jobs of a step.
 
     Args:
         session: The session of the step.
-        metadata: For every result.
-        is_whole: Every node has completed. Where one was skipped, no asset counts as materialized of which
-            nothing was reported.
+        metadata: Metadata for every result.
+        is_whole: Every node has completed. If a node was skipped, assets without a report do not count as
+            materialized.
     """
 
     def __init__(self, session: dg.PipesSession, metadata: Mapping[str, Any], *, is_whole: bool) -> None:
@@ -52,11 +52,11 @@ class CompletedInvocation(dg.PipesClientCompletedInvocation):
         self._step, self._is_whole = session.context, is_whole
 
     def get_results(self, *, implicit_materializations: bool = True) -> Sequence[dg.PipesExecutionResult]:
-        """The results, to be yielded or returned by the step.
+        """The results, for the step to yield or return.
 
         Args:
-            implicit_materializations: Whether selected assets count as materialized of which nothing was
-                reported, if every node has completed.
+            implicit_materializations: Whether selected assets without a report count as materialized, if
+                every node has completed.
         """
         results = super().get_results(implicit_materializations=implicit_materializations and self._is_whole)
         if self._step.has_assets_def:
@@ -64,9 +64,9 @@ class CompletedInvocation(dg.PipesClientCompletedInvocation):
         return results
 
     def _let_skippable_be_missing(self, results: Sequence[dg.PipesExecutionResult]) -> None:
-        """Dagster demands every selected output of a Pipes session, also of assets that may be skipped.
+        """Let outputs of skippable assets be missing, although Dagster demands all selected outputs.
 
-        Take that demand back when nothing else is missing: there is no public way.
+        Withdraw that demand if nothing else is missing: there is no public way.
         """
         given = {result.asset_key for result in results if isinstance(result, dg.MaterializeResult)}
         skippable = {spec.key for spec in self._step.assets_def.specs if spec.skippable}
@@ -78,15 +78,15 @@ class CompletedInvocation(dg.PipesClientCompletedInvocation):
 
 
 def record_launch(context: Context, flow_id: str, url: str, *, goes_on: bool) -> None:
-    """Note it, before the flow is submitted. Repeatable.
+    """Record the launch of the flow before it is submitted. Repeatable.
 
-    Its id is known by then, and a kill in between leaves the note of a flow that does not exist, which may be
-    begun; not a flow that no event names.
+    A kill in between leaves an entry for a flow that does not exist and may still be begun, rather than a
+    flow without an entry.
 
     Args:
         context: The step.
         flow_id: The flow.
-        url: Where a dashboard shows it; may be empty.
+        url: The dashboard page of the flow; may be empty.
         goes_on: An earlier run has begun it.
     """
     reattach = reattach_module()
@@ -107,19 +107,19 @@ Events = Generator[dg.PipesExecutionResult, None, CompletedInvocation]
 
 @dataclass(frozen=True, slots=True)
 class PipesRun:
-    """What a step runs, and how.
+    """The flow that a step runs, and how.
 
     Attributes:
         glidemq: The server.
         context: The step.
-        spec: The flow; its nodes get what Pipes needs.
-        extras: For the handlers.
-        given_id: The id of the flow that the user has chosen.
+        spec: The flow; the Pipes parameters are added to its nodes.
+        extras: JSON for the handlers.
+        given_id: The flow id that the user has given.
         is_single: The flow is one job.
-        patience: Waits out outages of the server.
-        poll_seconds: Time between two looks at the log of running jobs.
+        patience: Retries calls during outages of the server.
+        poll_seconds: Time between reads of the logs of running jobs.
         forward_termination: Whether the flow is cancelled when the step is terminated.
-        termination_seconds: How long to wait then.
+        termination_seconds: How long to wait for the end of the flow then.
         options: More arguments for ``stream_flow``.
     """
 
@@ -136,10 +136,10 @@ class PipesRun:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def events(self, *, as_they_come: bool, implicit: bool) -> Events:
-        """Run it; yield results when their nodes have completed, or none before the end.
+        """Run the flow; yield results when their nodes have completed, or all at the end.
 
         Raises:
-            dagster.Failure: It did not complete, or what was reported cannot be used.
+            dagster.Failure: The flow did not complete, or a report is unusable.
         """
         with self._failures(), contextlib.ExitStack() as stack:
             flows = stack.enter_context(self.glidemq.get_client())
@@ -149,7 +149,7 @@ class PipesRun:
             queue_names = sorted({node.queue for node in self.spec.nodes})
             stack.enter_context(Supervisor(self.glidemq.settings(), queues=queue_names).running())
             record_launch(self.context, self._flow_id, self._link, goes_on=stored is not None)
-            # On the context of an asset, Dagster itself would use what it has deprecated.
+            # With the context of an asset, Dagster itself would call deprecated functions.
             step: dg.OpExecutionContext = self.context.op_execution_context
             wanted = Reportable.of(step)
             known = None if self.is_single or wanted.is_op else wanted.all_assets
@@ -202,7 +202,7 @@ class PipesRun:
             raise dg.Failure(str(exc), metadata=metadata, allow_retries=False) from exc
 
     def _former(self, flows: FlowProducer, queues: Any) -> tuple[Mapping[str, Any] | None, int]:
-        """The context with which the flow was begun that this step goes on with; the generations to hide."""
+        """The stored context of the flow that this step continues, and the number of generations to hide."""
         is_ours = self.glidemq.goes_on(self.context, self.spec.name, flow_id=self.given_id)
         flow = self.patience(lambda: _find(flows, self._flow_id))
         if flow is None:
@@ -221,7 +221,7 @@ class PipesRun:
         return stored, flow.generation - 1
 
     def _changes(self, spec: FlowSpec) -> Generator[Changes, None, None]:
-        """The changes of the flow; those since its completion when nothing can cancel it any more."""
+        """The changes of the flow; changes at its completion only once nothing can cancel it any more."""
         changes = self.glidemq.stream_flow(self.context, spec, flow_id=self.given_id, **self.options)
         completed = list[Changes]()
         found: Any = changes if self.forward_termination else apart(changes)
@@ -235,7 +235,7 @@ class PipesRun:
 
     @contextlib.contextmanager
     def _ended(self, changes: Generator[Changes, None, None], flows: FlowProducer) -> Iterator[None]:
-        """Close the changes, which cancels a flow that has not ended; wait for its end after an interrupt."""
+        """Close the changes, which cancels an unfinished flow; wait for its end after an interrupt."""
         try:
             with contextlib.closing(changes):
                 yield
@@ -276,7 +276,7 @@ class PipesRun:
 def apart(items: Iterator[T]) -> Generator[T, None, None]:
     """Iterate in a separate thread, which an interrupt of this one does not reach.
 
-    A caller that stops early leaves the thread to itself; it ends with the process.
+    If the caller stops early, the thread continues, and ends with the process at the latest.
     """
     ready: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
