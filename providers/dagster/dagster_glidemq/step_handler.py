@@ -1,9 +1,9 @@
 """GlideMQStepHandler: steps as jobs of a queue, for Dagster's ``StepDelegatingExecutor``.
 
-Progress travels by Dagster's event log; the queue only starts and ends steps. Everything is found by names:
-the job of an attempt of a step has an id made of run, step and attempt, so another process can go on.
+Progress is in Dagster's event log; the queue only starts and ends steps. The job id of an attempt of a step
+is derived from run, step and attempt, so another process can continue.
 
-What a kill between two steps leaves behind, and who repairs it:
+What a kill leaves behind, and what repairs it:
 
 - after ``STEP_WORKER_STARTING`` was logged, before the job was added: no job; the health check of the resumed
   run finds that, and the executor launches the step.
@@ -51,13 +51,14 @@ class GlideMQStepHandler(StepHandler):
 
     Args:
         queues: The queues.
-        queue: The queue of steps whose tags have none.
+        queue: The queue of steps without a queue tag.
         start_timeout: Seconds that a step may wait while no live worker serves its queue.
-        lease: After this long without a sign of its worker, a step is lost.
-        grace: Seconds that a step has to end when it is interrupted.
+        lease: A step is lost when its worker has not renewed its lease for this long.
+        grace: Seconds that a step has to end after an interrupt.
 
     Attributes:
-        missed: Called when the event log has had the end of a step for a while, and it is still waited for.
+        missed: Called when the event log has had the end of a step for a while, but the executor still waits
+            for it.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class GlideMQStepHandler(StepHandler):
         return "GlideMQStepHandler"
 
     def launch_step(self, step_handler_context: StepHandlerContext) -> Iterator[DagsterEvent]:
-        """Log that the step is queued, then add its job. Repeatable: a job that waits or runs stays.
+        """Log that the step is queued, then add its job. Repeatable: a waiting or running job stays.
 
         Raises:
-            ConfigurationError: A tag has a value that it cannot have.
+            ConfigurationError: A tag has an invalid value.
             PayloadTooLarge: The state of the run takes more than 1 MiB packed: it has too many outputs.
             TransportError: The server cannot be reached for longer than ``patience``.
         """
@@ -108,10 +109,10 @@ class GlideMQStepHandler(StepHandler):
         self._states.add(step.place.queue, step.job_id)
 
     def check_step_health(self, step_handler_context: StepHandlerContext) -> CheckStepHealthResult:
-        """Whether the step still waits or runs, or has ended.
+        """Check whether the step is lost.
 
-        If the server does not answer, the step counts as healthy. What is lost is revoked
-        first, so that a worker that only seemed to be lost ends it.
+        If the server does not respond, the step counts as healthy. A lost step is revoked first, so that a
+        worker that only seemed to be lost ends it.
         """
         step = _Step(step_handler_context, self._queue)
         try:
@@ -145,9 +146,9 @@ class GlideMQStepHandler(StepHandler):
         self._queues.revoke(step.place.queue, step.job_id)
 
     def _waits_for_a_worker(self, step: _Step) -> bool:
-        """Whether it waits in a queue that is served: then one look at all steps is enough for each.
+        """Whether the step waits in a queue with workers: then the shared cache of states suffices.
 
-        One that was begun and given back is recognised when a worker takes it, or when none is left.
+        A step that was started and returned is recognised when a worker takes it, or when no worker is left.
         """
         queue = step.place.queue
         if self._states.state(queue, step.job_id) not in WAITING or not self._states.workers(queue):
@@ -161,7 +162,7 @@ class GlideMQStepHandler(StepHandler):
         return why_lost(job, self._queues.now(step.place.queue), self._overdue)
 
     def _why_unserved(self, step: _Step) -> str | None:
-        """Why no worker will take a step that waits."""
+        """Why no worker will take a waiting step."""
         queue = step.place.queue
         is_unserved = not step.is_active and not self._states.workers(queue)
         if step.is_active or self._overdue.seconds(queue, is_so=is_unserved) < self._start_timeout:
@@ -173,7 +174,7 @@ class GlideMQStepHandler(StepHandler):
 
 
 class _Step:
-    """One attempt of a step: what its names are."""
+    """The identity of one attempt of a step."""
 
     def __init__(self, context: StepHandlerContext, queue: str) -> None:
         arguments = self._arguments = context.execute_step_args
@@ -185,7 +186,7 @@ class _Step:
         self.place: Placement = place_of_step(context.step_tags[self.key], context.dagster_run.tags, queue)
 
     def payload(self, storage: str, grace: float) -> JsonLike:
-        """What the worker gets."""
+        """The payload for the worker."""
         arguments = self._arguments
         return StepJob.of(
             arguments.run_id,

@@ -1,9 +1,9 @@
 """Steps and runs as jobs: ids, payloads, and the tags that choose queue and priority. No code, no secrets.
 
-The payload names the run; what to import, the config and where the storages are, a worker takes from its own
-Dagster instance. So a client that can write to the queue can start steps of runs that exist, but run no code
-of its own. The state of the run that a step needs (attempts, dynamic outputs) is packed by Dagster's own
-serialization, which makes objects of its registered classes only.
+The payload names the run. The worker takes the code location, the config and the storages from its own
+Dagster instance. So a client that can write to the queue can start steps of existing runs, but cannot run its
+own code. The run state that a step needs (attempts, dynamic outputs) is packed by Dagster's own
+serialization, which only creates objects of its registered classes.
 """
 
 from __future__ import annotations
@@ -54,29 +54,30 @@ def _job_id(text: str) -> str:
 
 
 def location_of(origin: JobPythonOrigin) -> str:
-    """The identity of a code location: steps of one location share a warm process."""
+    """The identity of a code location: steps of the same location share a warm process."""
     pointer: Any = origin.repository_origin.code_pointer
     return hashlib.sha256(serialize_value(pointer).encode()).hexdigest()[:32]
 
 
 def storage_of(instance: dg.DagsterInstance) -> str:
-    """The identity of the storage of an instance: two instances with the same one have the same runs."""
+    """The identity of an instance's storage: instances with the same identity have the same runs."""
     found: Any = getattr(instance.run_storage, "get_run_storage_id", str)
     return str(found())
 
 
 @dataclass(frozen=True, slots=True)
 class StepJob:
-    """What a worker needs to run a step.
+    """The payload from which a worker runs a step.
 
     Attributes:
         run_id: The run, which the worker's Dagster instance must have.
         step_key: The step.
         location: ``location_of`` its code.
         retry_mode: What happens to a step that requests a retry.
-        known_state: What has happened in the run so far, packed.
-        storage: ``storage_of`` the instance: if an instance has it and not the run, the run was deleted.
-        grace_seconds: How long it may take to end when it is interrupted; then it is killed.
+        known_state: The state of the run so far, packed.
+        storage: ``storage_of`` the instance: if an instance with this storage lacks the run, the run was
+            deleted.
+        grace_seconds: How long the step may take to end after an interrupt; then it is killed.
     """
 
     run_id: str
@@ -119,10 +120,10 @@ class StepJob:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def unpacked_state(self) -> KnownExecutionState:
-        """The state of the run.
+        """The unpacked state of the run.
 
         Raises:
-            Exception: It is not one.
+            Exception: The text is not a valid state.
         """
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(base64.b64decode(self.known_state, validate=True), MAX_UNPACKED)
@@ -134,20 +135,20 @@ class StepJob:
         """The retry mode.
 
         Raises:
-            ValueError: There is none of this name.
+            ValueError: There is no retry mode of this name.
         """
         return RetryMode(self.retry_mode)
 
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """What a worker needs to run a run.
+    """The payload from which a worker runs a run.
 
     Attributes:
         run_id: The run, which the worker's Dagster instance must have.
         location: ``location_of`` its code.
-        resume: Whether its worker was lost, and it goes on.
-        storage, grace_seconds: As for a step.
+        resume: Whether the run resumes after its worker was lost.
+        storage, grace_seconds: See ``StepJob``.
     """
 
     run_id: str
@@ -190,7 +191,7 @@ def _grace(data: Any) -> float:
 
 
 QUEUE_TAG: Final = "dagster-glidemq/queue"
-"""The queue of a step; in the tags of a run, of all its steps."""
+"""The queue of a step; as a tag of a run, the queue of all its steps."""
 RUN_QUEUE_TAG: Final = "dagster-glidemq/run_queue"
 """The queue of a run itself."""
 JOB_TAG: Final = "dagster-glidemq/job_id"
@@ -198,13 +199,13 @@ JOB_TAG: Final = "dagster-glidemq/job_id"
 PLACE_TAG: Final = "dagster-glidemq/job_queue"
 """The queue of that job."""
 PRIORITY_TAG: Final = "dagster-glidemq/priority"
-"""A whole number, higher first, as ``dagster/priority``, which counts where this one is missing."""
+"""A whole number, higher first, like ``dagster/priority``, which applies if this tag is missing."""
 CONCURRENCY_KEY_TAG: Final = "dagster-glidemq/concurrency_key"
 """Steps with one key in one queue run one at a time, in the order in which they were queued."""
 CONCURRENCY_LIMIT_TAG: Final = "dagster-glidemq/concurrency_limit"
-"""How many of a key run at a time instead; the newest step of the key decides."""
+"""How many steps with one key run at a time; the newest step of the key decides. Default: 1."""
 RATE_LIMIT_TAG: Final = "dagster-glidemq/rate_limit"
-"""``N/SECONDS``: at most so many steps of the key start in so many seconds."""
+"""``N/DURATION``: at most N steps of the key start within the duration, such as ``10/60`` or ``10/1m``."""
 _TELL: Final = frozenset(
     f"dagster-glidemq/{name}"
     for name in (
@@ -217,16 +218,16 @@ _STEP_TAGS: Final = (QUEUE_TAG, PRIORITY_TAG, CONCURRENCY_KEY_TAG, CONCURRENCY_L
 DAGSTER_PRIORITY_TAG: Final = "dagster/priority"
 
 HIGHEST: Final = 1_024
-"""The highest priority that differs from others; 1 in glide-mq, where lower numbers run first."""
+"""The highest distinct priority; 1 in glide-mq, where lower numbers run first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and how something is queued.
+    """The queue and the options of a job.
 
     Attributes:
         queue: The queue.
-        options: Priority and ordering key; the rest is the default.
+        options: Priority and ordering key; all other options have their defaults.
     """
 
     queue: str
@@ -234,29 +235,31 @@ class Placement:
 
 
 def place_of_step(step: Mapping[str, str], run: Mapping[str, str], queue: str) -> Placement:
-    """Where a step is queued.
+    """The queue and options of a step.
 
     Args:
         step: The tags of the step.
-        run: The tags of its run, for what the step does not set.
-        queue: The queue if neither has one.
+        run: The tags of its run, for tags that the step does not have.
+        queue: The queue if neither has the tag.
 
     Raises:
-        ConfigurationError: A tag of ours is not known, or has a value that it cannot have.
+        ConfigurationError: A tag with our prefix is unknown, or has an invalid value.
     """
     tags = {**_ours(run), **_ours(step)}
     if unknown := sorted(set(tags) - {*_STEP_TAGS, RUN_QUEUE_TAG} - _TELL):
-        raise ConfigurationError(f"there is no tag {unknown[0]}; those of steps are {', '.join(_STEP_TAGS)}")
+        raise ConfigurationError(
+            f"there is no tag {unknown[0]}; the tags of steps are {', '.join(_STEP_TAGS)}"
+        )
     ordering = _ordering(tags)
     priority = _priority(step) if _has_priority(step) else _priority(run)
     return _place(tags.get(QUEUE_TAG, queue), QUEUE_TAG, JobOptions(priority=priority, ordering=ordering))
 
 
 def place_of_run(run: Mapping[str, str], queue: str) -> Placement:
-    """Where a run is queued.
+    """The queue and options of a run.
 
     Raises:
-        ConfigurationError: As for ``place_of_step``.
+        ConfigurationError: See ``place_of_step``.
     """
     return _place(run.get(RUN_QUEUE_TAG, queue), RUN_QUEUE_TAG, JobOptions(priority=_priority(run)))
 
@@ -277,7 +280,7 @@ def _has_priority(tags: Mapping[str, str]) -> bool:
 
 
 def _priority(tags: Mapping[str, str]) -> int:
-    """The priority of glide-mq: 1 runs first, 0 after all others. Ours are higher first, and 0 is none."""
+    """The glide-mq priority: 1 runs first, 0 last. In the tags, higher runs first and 0 is the default."""
     tag = PRIORITY_TAG if PRIORITY_TAG in tags else DAGSTER_PRIORITY_TAG
     wanted = _whole(tags, tag, 0)
     return 0 if wanted <= 0 else max(HIGHEST + 1 - wanted, 1)

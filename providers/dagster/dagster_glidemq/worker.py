@@ -4,8 +4,8 @@ The worker needs what ``dagster api execute_step`` needs on its machine: the cod
 and ``DAGSTER_HOME`` with the instance whose run launcher or executor has queued the job. It starts a process
 that imports the code once, and forks a child for each step.
 
-Serve runs and steps by separate workers: a run waits for its steps, so runs in all places of a worker
-would never end.
+Use separate workers for runs and steps: a run waits for its steps, so runs in all slots of a worker would
+never end.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ _processes: Final = WarmProcesses()
 
 @handlers.on_start
 def warm_up() -> None:
-    """Start importing before the first job is there."""
+    """Start importing before the first job arrives."""
     _processes.warm_up()
 
 
 @handlers.on_stop
 def close() -> None:
-    """End the processes."""
+    """End the warm processes."""
     _processes.close()
 
 
 @handlers.handler(STEP_JOB, at_most_once=True)
 def run_step(ctx: Context) -> None:
-    """Run a step to its end; what came of it is in the event log of its run.
+    """Run a step to its end; its outcome is in the event log of its run.
 
     Raises:
-        Unrecoverable: Its process did not end by itself, or could not begin.
+        Unrecoverable: The process of the step did not end by itself, or could not start.
     """
     try:
         job = StepJob.read(ctx.data)
     except ValueError as exc:
-        raise Unrecoverable(f"job {ctx.job_id} is no step of Dagster: {exc}") from None
+        raise Unrecoverable(f"job {ctx.job_id} is not a Dagster step: {exc}") from None
     _processes.run_step(job, ctx.cancelled)
 
 
 @handlers.handler(RUN_JOB, at_most_once=True)
 def run_run(ctx: Context) -> None:
-    """Run a run to its end, or go on with one whose worker was lost.
+    """Run a run to its end, or resume a run whose worker was lost.
 
     Raises:
-        Unrecoverable: The run failed, its process did not end by itself, or could not begin.
+        Unrecoverable: The run failed, or its process did not end by itself, or could not start.
     """
     try:
         job = RunJob.read(ctx.data)
     except ValueError as exc:
-        raise Unrecoverable(f"job {ctx.job_id} is no run of Dagster: {exc}") from None
+        raise Unrecoverable(f"job {ctx.job_id} is not a Dagster run: {exc}") from None
     _processes.run_run(job, ctx.job_id, ctx.cancelled)

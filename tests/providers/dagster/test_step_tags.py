@@ -74,7 +74,7 @@ def test_a_misspelt_tag_is_refused_with_those_that_there_are(subtests: pytest.Su
         with subtests.test(where=where):
             wrong = {f"{OURS}qeue": "large"}
             step, run = (wrong, {}) if where == "step" else ({}, wrong)
-            expected = f"there is no tag {OURS}qeue; those of steps are {OURS}queue, "
+            expected = f"there is no tag {OURS}qeue; the tags of steps are {OURS}queue, "
             with pytest.raises(ConfigurationError, match=expected):
                 place_of_step(step, run, "steps")
 

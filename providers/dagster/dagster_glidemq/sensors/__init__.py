@@ -1,11 +1,11 @@
-"""Sensors: runs and asset events for what happens on queues and to flows.
+"""Sensors: runs and asset events for events of queues and flows.
 
-The daemon calls a sensor again and again; a tick reads what is new since the cursor of the last one, never
-waits, and ends after 15 seconds or ``max_requests`` requests; the rest comes with the next tick. Dagster
-stores the cursor after it has launched what a tick requested. If it is killed between the two, the tick is
-repeated: runs are not, as their run keys are the same each time; asset events are recorded once more. A tick
-writes nothing to the server, so one that is killed leaves nothing behind there. Only the sensor for canceled
-runs writes: it cancels flows, which may be repeated.
+The daemon evaluates a sensor repeatedly. A tick reads what is new since the last cursor, never waits, and
+ends after 15 seconds or ``max_requests`` requests; the rest follows in the next tick. Dagster stores the
+cursor after it has launched the requested runs. If it is killed in between, the tick is repeated: no run is
+launched twice, as its run key is the same; asset events are recorded once more. A tick writes nothing to the
+server, so a killed tick leaves nothing behind there. Only the sensor for canceled runs writes: it cancels
+flows, which is repeatable.
 """
 
 from dagster_glidemq.sensors.cancellation import build_glidemq_cancellation_sensor

@@ -1,4 +1,4 @@
-"""A sensor that cancels what canceled runs have left: flows whose step died, or did not reach the server."""
+"""A sensor that cancels leftover flows of canceled runs: their step died, or did not reach the server."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ def build_glidemq_cancellation_sensor(
     monitor_all_code_locations: bool | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.RunStatusSensorDefinition:
-    """Make a sensor that cancels the flows of a canceled run which still run.
+    """Build a sensor that cancels the flows of a canceled run that are still running.
 
-    A step that is terminated cancels its flow itself. If it cannot, because its process was killed or the
-    server was away for longer than ``cancel_patience``, this sensor does it when the run is canceled;
-    without it the flow ends when the lease of the step expires (``lease``). A flow that another owner
-    owns, such as a later run, continues. Evaluations may be repeated.
+    A terminated step cancels its flow itself. If it cannot, because its process was killed or the server was
+    unreachable for longer than ``cancel_patience``, this sensor cancels the flow once the run is canceled.
+    Without the sensor, the flow ends when the lease of the step expires (``lease``). A flow with another
+    owner, such as a later run, continues. Evaluations are repeatable.
 
     Args:
         name: Name of the sensor.
         resource_key: Key of the ``GlideMQResource``.
-        minimum_interval_seconds: As of every sensor; the daemon looks every 5 seconds at most.
-        monitor_all_code_locations: Whether the runs of all code locations count; by default only its own.
-        default_status: Whether it runs without being started in the UI.
+        minimum_interval_seconds: As for every sensor; the daemon evaluates sensors every 5 seconds at most.
+        monitor_all_code_locations: Whether the runs of all code locations count; by default only those of the
+            sensor's own.
+        default_status: Whether the sensor runs without being started in the UI.
 
     Example:
         .. code-block:: python

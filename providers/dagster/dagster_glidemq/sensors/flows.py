@@ -1,10 +1,10 @@
 """build_glidemq_flow_sensor: runs and asset events for flows that have ended.
 
-Flows end in another order than they began, so no time of theirs is a cursor. The events of the queue that a
-flow has as its home contain its end: the cursor is the id of the last event of each queue. Where events were
-trimmed before they were read, the flows themselves are read, page by page from the newest on: all that are
-still kept, of which those that ended since the last event that was read are handed over. A tick that is full
-within that list stores how far it came, and the next one goes on there before it reads further events.
+Flows end in another order than they begin, so no time of a flow can be a cursor. The events of a flow's home
+queue contain its end: the cursor is the id of the last event of each queue. If events were trimmed before
+they were read, the flows themselves are read, page by page from the newest on. All flows that still exist are
+read; those that have ended since the last event read are passed on. A tick that fills up within that list
+stores its position, and the next tick continues there before it reads further events.
 """
 
 import json
@@ -36,7 +36,7 @@ from glidemq_orchestrate.wire.keys import check_queue_name
 
 ENDED: Final = (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
 PAGE: Final = 500
-# The time of the end of a flow is from the client that reported it, the id of an event from the server.
+# The end time of a flow comes from the clock of the reporting client, the id of an event from the server.
 CLOCKS_DIFFER_MS: Final = 10_000
 
 
@@ -44,8 +44,8 @@ class Gap(NamedTuple):
     """A list of flows that is being read because events are missing.
 
     Attributes:
-        since: The time of the last event that was read before them, in ms.
-        created: When the last flow that was read of the list was created, in ms; 0: none was.
+        since: The time of the last event before the missing events, in ms.
+        created: When the last flow read from the list was created, in ms; 0: none was read.
         stored_as: The id under which that flow is stored.
     """
 
@@ -55,7 +55,7 @@ class Gap(NamedTuple):
 
 
 class FlowCursor(NamedTuple):
-    """How far a queue was read: the id of its last event ('': not begun), and a list that is being read."""
+    """The position in a queue: the id of its last event ('': not begun), and a list that is being read."""
 
     event: str
     gap: Gap | None = None
@@ -76,42 +76,44 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
 ) -> dg.SensorDefinition:
-    """Make a sensor that requests runs, or records asset events, for flows that have ended.
+    """Build a sensor that requests runs, or records asset events, for flows that have ended.
 
-    Every generation of a flow that ends is handed over at least once, as it is when it is read; one that was
-    repaired and ended again is handed over again. One that runs again when it is read comes when it has
-    ended. There is one run for each end, also when Dagster is killed and repeats the tick; asset events may
-    then be recorded twice. A flow that was removed before it was read is lost: let ``retention`` be longer
-    than the time without a tick.
+    Every generation of a flow that ends is passed on at least once, in its state at the time of reading. A
+    generation that is repaired and ends again is passed on again; while it runs, it is not passed on. Each
+    end requests one run, even if Dagster is killed and repeats the tick; asset events may then be recorded
+    twice. A flow that is removed before it is read is lost: set ``retention`` to more than the longest time
+    without a tick.
 
-    If only workers in Node serve the queues of a flow, and no client waits for it, each tick supervises its
-    home for up to two seconds, so that it goes on and ends. ``glidemq supervise`` does it without a pause.
+    If only Node workers serve the queues of a flow, and no client waits for it, each tick supervises its home
+    queue for up to two seconds, so that the flow proceeds. ``glidemq supervise`` does so continuously.
 
-    An event costs some three calls. If more than about 1,000 events came since the last tick, the oldest are
-    gone: then all flows that are kept on the server are read, 100 in a call, over several ticks if they are
-    many, and flows that were handed over already may come once more. When the server cannot be reached for 5
-    seconds the tick fails, and the next one goes on.
+    An event costs about three calls. If more than about 1,000 events arrive between ticks, the oldest are
+    gone. Then all flows on the server are read, 100 per call, over several ticks if there are many, and some
+    flows may be passed on again. If the server cannot be reached for 5 seconds, the tick fails, and the next
+    tick continues.
 
     Args:
-        name: Name of the sensor. Run keys count for one name: another one launches runs again.
-        queues: The home queues of the flows: for each, the queue of most of its nodes, of equals the first.
-        states: Only flows that have ended so: of ``completed``, ``failed``, ``cancelled``.
+        name: Name of the sensor. Run keys belong to the name: under another name, runs are launched again.
+        queues: The home queues of the flows. The home of a flow is the queue of most of its nodes; of equal
+            ones, the first.
+        states: Only flows in these final states, out of ``completed``, ``failed``, ``cancelled``.
         labels: Only flows with all these labels.
-        flow_name: Only flows of this name.
-        request: What to do for a flow; returns as that of ``build_glidemq_event_sensor``. By default a run of
-            the target, with tags that name the flow, and of its partition if there are ``partitions``.
-        partitions: Partitions to which the keys of requests and asset events are added before the runs begin.
-            Keys that exist stay as they are.
-        partition_key: Makes the key of the partition of a flow for the default request; by default its id, in
+        flow_name: Only flows with this name.
+        request: Gets a flow, and returns values as for ``build_glidemq_event_sensor``. By default it requests
+            a run of the target, with tags that name the flow, and with its partition if ``partitions`` is
+            given.
+        partitions: Partitions to which the keys of requests and asset events are added before the runs start.
+            Existing keys are unchanged.
+        partition_key: Returns the partition key of a flow for the default request; by default its id, in
             which ``...`` becomes ``___``.
-        start: Where the first tick begins: ``latest``: with flows that end from then on; ``earliest``: with
-            all that have ended and are kept.
-        max_requests: The most runs and asset events of one tick.
+        start: Where the first tick starts: ``latest``: with flows that end from then on; ``earliest``: with
+            all ended flows that still exist.
+        max_requests: The max number of runs and asset events of one tick.
         resource_key: Key of the ``GlideMQResource``.
-        **options: As for ``build_glidemq_event_sensor``.
+        **options: See ``build_glidemq_event_sensor``.
 
     Raises:
-        ConfigurationError: An argument cannot be right; nothing was sent.
+        ConfigurationError: An argument is invalid; nothing was sent.
     """
     homes = _queues(name, queues)
     check_options(name, options, has_request=request is not None, max_requests=max_requests)
@@ -126,7 +128,7 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
         positions = _read(context.cursor, homes)
         with FlowProducer(glidemq.settings()) as producer:
             ended = _Ended(producer, patience_of(glidemq), wanted, context.log)
-            # The one that is behind most comes first: none starves while another fills each tick.
+            # The queue that is most behind comes first: none starves while another fills each tick.
             for home in sorted(homes, key=lambda queue: _ms(positions[queue].event)):
                 if not tick.is_full():
                     look_after(home, producer, ended.patience, context.log)
@@ -145,11 +147,11 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
 
 
 Found = tuple[FlowStatus | None, FlowCursor]
-"""A flow that is handed over, or None, and the position after it."""
+"""A flow to pass on, or None, and the position after it."""
 
 
 class _Wanted:
-    """Which flows are handed over."""
+    """The filter for flows."""
 
     def __init__(self, states: frozenset[FlowState], labels: dict[str, str], flow_name: str | None) -> None:
         self.states, self.labels, self.flow_name = states, labels, flow_name
@@ -171,7 +173,7 @@ class _Ended:
         self._producer, self._wanted, self._log = producer, wanted, log
 
     def of(self, home: str, reader: EventReader, gap: Gap | None, tick: Tick) -> Iterator[Found]:
-        """The flows of a queue; what was not read when the tick is full comes with the next one."""
+        """The ended flows of a queue; the rest follows in the next tick if this tick is full."""
         position = reader.start()
         if gap is not None:
             yield from self._missed(home, position, gap, tick)
@@ -181,14 +183,14 @@ class _Ended:
                 self._log.warning("events of queue %s after %s are lost: all flows are read", home, event.id)
                 lost = Gap(_ms(event.id))
                 continue
-            is_end = event.kind in self._wanted.kinds  # each end has its own event
+            is_end = event.kind in self._wanted.kinds  # each end has a separate event
             yield (self._flow(event) if is_end else None), FlowCursor(event.id, lost)
             if lost is not None:
                 yield from self._missed(home, event.id, lost, tick)
                 lost = None
 
     def _flow(self, event: Event) -> FlowStatus | None:
-        """The generation that ended by an event, if it is wanted and has not begun again."""
+        """The generation that an event reports as ended, if it is wanted and does not run again."""
         try:
             flow = self.patience(partial(self._producer.get, event.flow_id))
             is_current = flow.generation == event.generation
@@ -200,7 +202,7 @@ class _Ended:
         return found[0] if found and self._wanted.takes(found[0]) else None
 
     def _missed(self, home: str, event: str, gap: Gap, tick: Tick) -> Iterator[Found]:
-        """The generations that ended since the gap began, of all flows that are kept, newest first."""
+        """The generations of all existing flows that have ended since the gap began, newest flow first."""
         label = next(iter(self._wanted.labels.items()), None)
         while not tick.is_full():
             before = _mark(gap)
@@ -218,7 +220,7 @@ class _Ended:
             yield None, FlowCursor(event, gap)
 
     def _generations(self, flow: FlowStatus) -> Sequence[FlowStatus]:
-        """Those of a flow from a list, which has only the newest one."""
+        """All generations of a flow from a list, which has only the newest one."""
         if flow.generation == 0:
             return [flow]
         try:
@@ -242,7 +244,7 @@ def _states(name: str, states: Collection[str]) -> frozenset[FlowState]:
 
 
 def _read(cursor: str | None, homes: Sequence[str]) -> dict[str, FlowCursor]:
-    """The position of each queue, as it was stored."""
+    """The stored position of each queue."""
     try:
         stored = json.loads(cursor) if cursor else {}
         return {home: _position(*stored.get(home, ["", None])) for home in homes}
@@ -273,7 +275,7 @@ def _ended(flow: FlowStatus) -> int:
 
 
 def _mark(gap: Gap) -> FlowStatus | None:
-    """The flow after which the list goes on: of its status, only the place in the list counts."""
+    """The flow after which the list continues: only its position in the list matters."""
     if not gap.stored_as:
         return None
     created = datetime.fromtimestamp(gap.created / 1_000, UTC)

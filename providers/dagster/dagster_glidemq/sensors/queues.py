@@ -1,10 +1,10 @@
-"""Sensors for a queue: a run when it has so many jobs; runs and asset events for its events.
+"""Sensors for a queue: a run when it has a number of jobs; runs and asset events for its events.
 
-The cursor of the first is JSON: a random word, made by the first tick, the number of requests so far, whether
-the condition held, and when a run was requested. Word and number are the run key, so a repeated tick requests
+The cursor of the first is JSON: a random word from the first tick, the number of requests so far, whether the
+condition held, and when a run was requested. Word and number form the run key, so a repeated tick requests
 the same run; after a reset of the cursor all keys are new. The cursor of the second is the id of the last
-event that it has handled. Events are read without a consumer group: its acknowledgement would come before
-Dagster has stored what was requested.
+processed event. Events are read without a consumer group: its acknowledgement would come before Dagster has
+stored the requests.
 """
 
 import json
@@ -77,27 +77,25 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
 ) -> dg.SensorDefinition:
-    """Make a sensor that requests a run when a queue begins to have so many jobs.
+    """Build a sensor that requests a run when the number of jobs of a queue enters given bounds.
 
-    One run for each time the number comes into the bounds, and again while it stays there if
-    ``repeat`` says so. Only what ticks see counts: a queue that fills up and empties between two of
-    them requests nothing. The first tick stores that it began and requests nothing. Counting is cheap: some
-    calls, however many jobs there are. When the server cannot be reached for 5 seconds the tick fails, and
-    the next one goes on.
+    It requests one run each time the number enters the bounds, and with ``repeat`` further runs while it
+    stays there. Only the numbers at ticks count: a queue that fills up and empties between two ticks requests
+    nothing. The first tick only initializes the cursor. Counting is cheap: a few calls, for any number of
+    jobs. If the server cannot be reached for 5 seconds, the tick fails, and the next tick continues.
 
     Args:
         name: Name of the sensor.
-        queue: The queue. One that was never used has no jobs.
+        queue: The queue. A queue that was never used has no jobs.
         at_least: The lower bound of the number.
-        at_most: The upper one; at least one of the two is needed.
-        states: Which jobs are counted together: of ``waiting``, ``prioritized``, ``delayed``, ``active``,
+        at_most: The upper bound; at least one of the two is required.
+        states: The states of the jobs to count, out of ``waiting``, ``prioritized``, ``delayed``, ``active``,
             ``suspended``, ``completed``, ``failed``.
-        repeat: Ask again when the last request is so long ago and the number is still within the
-            bounds; None: never.
-        request: Gets the number; returns as that of ``build_glidemq_event_sensor``. By default a run of the
-            target, with tags that name the queue and the number.
+        repeat: Request another run after this long, if the number is still within the bounds; None: never.
+        request: Gets the number, and returns values as for ``build_glidemq_event_sensor``. By default it
+            requests a run of the target, with tags that name the queue and the number.
         resource_key: Key of the ``GlideMQResource``.
-        **options: As for ``build_glidemq_event_sensor``.
+        **options: See ``build_glidemq_event_sensor``.
 
     Raises:
         ConfigurationError: An argument cannot be right; nothing was sent.
@@ -118,7 +116,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
         glidemq: GlideMQConnection = getattr(context.resources, resource_key)
         tick = Tick(1)
         if not context.cursor:
-            return tick.result(_Position(secrets.token_hex(8)).write(), f"begins to look at queue {queue}")
+            return tick.result(_Position(secrets.token_hex(8)).write(), f"started to watch queue {queue}")
         position = _Position.read(context.cursor)
         with Queue(queue, glidemq.settings()) as client:
             counts = patience_of(glidemq)(lambda: client.counts(indexed_only=True))
@@ -164,28 +162,29 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
 ) -> dg.SensorDefinition:
-    """Make a sensor that requests runs, or records asset events, for the events of a queue.
+    """Build a sensor that requests runs, or records asset events, for the events of a queue.
 
-    Each event is handed over at least once, in order. One run is launched for it, also when Dagster is killed
-    and repeats the tick; asset events may then be recorded twice. A server keeps about the newest 1,000
-    events of a queue. Those that were trimmed before they were read are lost: the tick logs a warning,
-    and ``kinds`` with ``gmo.events-lost`` hands over an event in their place. When the server cannot be
-    reached for 5 seconds the tick fails, and the next one goes on.
+    Each event is passed on at least once, in order. One run is launched for it, even if Dagster is killed and
+    repeats the tick; asset events may then be recorded twice. A server keeps about the newest 1,000 events of
+    a queue. Events that are trimmed before they are read are lost: the tick logs a warning, and with
+    ``gmo.events-lost`` in ``kinds`` an event is passed on in their place. If the server cannot be reached for
+    5 seconds, the tick fails, and the next tick continues.
 
     Args:
-        name: Name of the sensor. Run keys count for one name: another one launches runs again.
+        name: Name of the sensor. Run keys belong to the name: under another name, runs are launched again.
         queue: The queue.
         kinds: Kinds of events, see ``glidemq_orchestrate.EventKind``: ``completed``, ``failed``, ``added``,
-            ``flow.completed``, ... With one of flows each tick supervises the queue for up to two seconds
-            if nothing else does: flows that only workers in Node serve would not end.
-        request: What to do for an event: returns a ``RunRequest``, a ``SkipReason``, an
-            ``AssetMaterialization``, ``AssetObservation`` or ``AssetCheckEvaluation``, a list of these, or
-            None. By default a run of the target, with tags that name the event. If it raises, the tick fails
-            and is repeated from that event on, until the function has been mended.
-        run_key: Makes the run key of requests without one; by default of queue, id and kind of the event.
-        start: Where the first tick begins: ``latest``: after the newest event, which is stored at once;
-            ``earliest``: at the oldest that is kept.
-        max_requests: The most runs and asset events of one tick.
+            ``flow.completed``, ... If a kind is about flows, each tick supervises the queue for up to two
+            seconds unless something else does: with Node workers alone, flows would not end.
+        request: Gets an event, and returns a ``RunRequest``, a ``SkipReason``, an ``AssetMaterialization``,
+            ``AssetObservation`` or ``AssetCheckEvaluation``, a list of these, or None. By default it requests
+            a run of the target, with tags that name the event. If it raises, the tick fails and is repeated
+            from that event on, until the function is fixed.
+        run_key: Returns the run key for requests without one; by default from queue, id and kind of the
+            event.
+        start: Where the first tick starts: ``latest``: after the newest event, whose id is stored at once;
+            ``earliest``: at the oldest event that is kept.
+        max_requests: The max number of runs and asset events of one tick.
         resource_key: Key of the ``GlideMQResource``.
         **options: ``job``, ``jobs``, ``job_name``, ``target``, ``asset_selection``,
             ``minimum_interval_seconds``, ``description``, ``default_status``, ``tags`` and ``metadata``, as
@@ -222,7 +221,7 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
         with EventReader(queue, glidemq.settings(), position=position) as reader:
             if position is None:
                 position = patience(reader.start)
-                return tick.result(position, f"begins after event {position} of queue {queue}")
+                return tick.result(position, f"starts after event {position} of queue {queue}")
             for event in new_events(reader, patience, tick):
                 if event.is_gap:
                     context.log.warning(

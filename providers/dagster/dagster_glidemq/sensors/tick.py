@@ -1,4 +1,4 @@
-"""What one tick of a sensor requests, and the arguments that all sensors share."""
+"""The requests of one tick of a sensor, and the arguments that all sensors share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from glidemq_orchestrate.runs import Patience
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Requested = dg.RunRequest | dg.SkipReason | AssetEvent
 Answer = Requested | Sequence[Requested] | None
-"""What a request function returns; None: nothing."""
+"""The return type of a request function; None: nothing."""
 Start = Literal["latest", "earliest"]
 
-# A tick that takes a minute is ended by Dagster, and would be repeated without end.
+# Dagster ends a tick after a minute, and would repeat it endlessly.
 TICK_SECONDS: Final = 15.0
 PATIENCE_SECONDS: Final = 5.0
 EVENTS_A_TICK: Final = 2_000
@@ -48,10 +48,10 @@ _TARGETS: Final = ("job", "jobs", "job_name", "target", "asset_selection")
 
 
 def check_options(name: str, options: SensorOptions, *, has_request: bool, max_requests: int) -> None:
-    """Refuse a sensor that could not ask for anything.
+    """Refuse a sensor that could not request anything.
 
     Raises:
-        ConfigurationError: That is so.
+        ConfigurationError: The sensor could request nothing.
     """
     if not has_request and not any(options.get(one) is not None for one in _TARGETS):
         raise ConfigurationError(f"sensor {name} requests nothing: give it a job, a target, or a request")
@@ -60,15 +60,15 @@ def check_options(name: str, options: SensorOptions, *, has_request: bool, max_r
 
 
 def patience_of(connection: GlideMQConnection) -> Patience:
-    """For the calls of a tick, which must end soon: after a longer outage the next tick goes on."""
+    """Patience for the calls of a tick, which must be short: after an outage the next tick continues."""
     return Patience(min(in_seconds("patience", connection.patience), PATIENCE_SECONDS))
 
 
 class Tick:
-    """Collects what a tick requests.
+    """Collects the requests of a tick.
 
     Args:
-        most: After so many requests the tick is full; those of one event are never split.
+        most: After this number of requests the tick is full; the requests of one event are never split.
         partitions: Partitions to which the keys of requests and asset events are added.
     """
 
@@ -81,15 +81,15 @@ class Tick:
         self._keys: set[str] = set()
 
     def is_full(self) -> bool:
-        """Whether the rest has to wait for the next tick."""
+        """Whether the rest must wait for the next tick."""
         return len(self._runs) + len(self._events) >= self._most or time.monotonic() >= self._end
 
     def add(self, answer: Answer, key: str) -> None:
-        """Take what a request function returned; a repeat for the same key does nothing.
+        """Add the return value of a request function; a repeat for the same key does nothing.
 
         Args:
             answer: A request, a skip reason, an asset event, several of these, or None.
-            key: The run key of requests that have none; what it stands for is requested once.
+            key: The run key of requests that have none; each key is processed once.
 
         Raises:
             ConfigurationError: The function returned something else.
@@ -112,7 +112,7 @@ class Tick:
                 )
 
     def result(self, cursor: str, nothing: str) -> dg.SensorResult:
-        """What the sensor returns; ``nothing``: why there is nothing, if no reason was given."""
+        """The result of the tick; ``nothing``: the reason if there are no requests and no other reason."""
         runs = list(self._runs.values())
         reasons = "; ".join(dict.fromkeys(self._reasons[:REASONS_SHOWN])) or nothing
         reasons = f"{len(self._events)} asset events" if self._events else reasons
@@ -130,7 +130,7 @@ class Tick:
 
 
 def _every(answer: Any) -> Sequence[Any]:
-    """What was returned, as a list. Requests and events of Dagster are tuples themselves."""
+    """A return value as a list. Requests and events of Dagster are tuples themselves."""
     if answer is None:
         return []
     is_several = isinstance(answer, list | tuple) and not isinstance(answer, Requested)
@@ -152,11 +152,11 @@ def new_events(reader: EventReader, patience: Patience, tick: Tick) -> Iterator[
 
 
 def look_after(home: str, producer: FlowProducer, patience: Patience, log: Any) -> None:
-    """Supervise a home for a moment if nothing else does: flows of Node workers alone would not end."""
+    """Supervise a home queue briefly if nothing else does: with Node workers alone, flows would not end."""
     if refused := patience(lambda: producer.supervise(home)):
         log.warning(
-            "%s has no supervisor: what workers in Node end there reaches no flow, and the server does not "
-            "let this sensor do it. Fix: glidemq supervise %s",
+            "%s has no supervisor: flows do not notice jobs that end on Node workers, and the server does "
+            "not let this sensor do it. Fix: glidemq supervise %s",
             ", ".join(refused),
             " ".join(f"--queue {queue}" for queue in refused),
         )
