@@ -116,8 +116,8 @@ def run(
     closed. The report lists effects of two attempts, results that differ between attempts, and nodes that end
     differently when they run again.
 
-    Ctrl-C ends the command with a report of the runs that have ended, and exit code 130 if it has no finding.
-    A second Ctrl-C ends it at once.
+    Ctrl-C ends the command with a report of the runs that have ended, and exit code 130 if there are no
+    findings. A second Ctrl-C ends it immediately.
 
     Mark an effect with `effect("charge", order_id)` from glidemq_orchestrate.testing.chaos right after it has
     happened, or name a function with --effect.
@@ -148,7 +148,7 @@ def run(
 
 @contextmanager
 def _stopping_at_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event; a second one ends the command at once, also without leftovers."""
+    """Ctrl-C and SIGTERM set the event; a second signal ends the command immediately, without leftovers."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

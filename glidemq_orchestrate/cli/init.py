@@ -11,13 +11,13 @@ from glidemq_orchestrate.cli.shell import AsJson, print_json, print_text, report
 from glidemq_orchestrate.errors import ConfigurationError
 
 PROJECT: Final = Path(__file__).parents[1] / "project"
-_SUFFIX: Final = ".txt"  # the files are no modules of this package
+_SUFFIX: Final = ".txt"  # so that the files are not modules of this package
 _NEXT: Final = """\
 Next, in {folder}:
 
-  glidemq server                                       # in a terminal of its own
+  glidemq server                                       # in a separate terminal
   export GLIDEMQ_URL=valkey://127.0.0.1:6379           # in the others
-  glidemq worker --app steps --queue etl               # restart it after a change of steps.py
+  glidemq worker --app steps --queue etl               # restart it after changing steps.py
   glidemq flow submit nightly.yaml --id nightly-1
   glidemq flow show nightly-1
 
@@ -26,15 +26,13 @@ dag.py runs the flow from Airflow, definitions.py from Dagster; test_steps.py is
 
 @reports_errors
 def init(
-    folder: Annotated[
-        Path, typer.Argument(help="Where to write the files; created if it is missing.")
-    ] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Directory for the files; created if missing.")] = Path(),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a small project that runs: steps, a flow, an Airflow DAG, Dagster definitions, a test.
+    """Write a small working project: steps, a flow, an Airflow DAG, Dagster definitions, a test.
 
-    Nothing is written if one of the files exists, unless --overwrite is given.
+    If one of the files exists, nothing is written unless --overwrite is given.
     """
     files = {
         file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8")

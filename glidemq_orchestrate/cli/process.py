@@ -153,7 +153,7 @@ def demo(
     months: Annotated[str, typer.Option(help="Months of 2013, such as 1,2; all by default.")] = "",
 ) -> None:
     """Run the flights pipeline with a real orchestrator, a real Valkey and a worker with a Spark session."""
-    # By name: the demo stands above the command line, and needs its extra.
+    # By name: the demo is a layer above the command line, and needs its extra.
     run_demo = importlib.import_module("glidemq_orchestrate.demo.run").run_demo
     run_demo(orchestrator, home=home.resolve(), project=project.resolve(), months=months, console=console)
 
@@ -170,13 +170,13 @@ def supervise(
         typer.Option(
             parser=seconds(1),
             metavar="DURATION",
-            help="Take back the jobs of a worker after this long without a heartbeat.",
+            help="Return the jobs of a worker to the queue after this long without a heartbeat.",
         ),
     ] = 30,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
 ) -> None:
-    """Supervise queues until SIGTERM or Ctrl-C. Any number may run: one of them leads each queue."""
+    """Supervise queues until SIGTERM or Ctrl-C. Any number of supervisors may run: one leads each queue."""
     from glidemq_orchestrate.worker.services.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)

@@ -191,7 +191,7 @@ def queue_retry(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Run failed jobs again, oldest first. Nodes of flows stay failed: retry the flow."""
+    """Run failed jobs again, oldest first. Nodes of flows stay failed: retry the flow instead."""
     with Queue(queue, url, prefix=prefix) as client:
         _print_count("retried", client.retry_failed(limit), as_json=as_json)
 

@@ -1,7 +1,7 @@
 """The console, tables, the options of all commands, and errors as one line and an exit code.
 
-All text that the command line prints for people goes through ``printable``: names, reasons and logs from
-elsewhere may hold escape sequences.
+All text that the command line prints for people passes through ``printable``: external names, reasons and
+logs may contain escape sequences.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def read_json(text: str, option: str) -> Any:
     """The value of an option that is JSON.
 
     Raises:
-        EncodeError: It is not JSON.
+        EncodeError: The text is not JSON.
     """
     try:
         return json.loads(text)

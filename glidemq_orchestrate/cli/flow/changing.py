@@ -195,10 +195,10 @@ def restart(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Run a flow again, all of it or from some nodes on, as its next generation.
+    """Run a whole flow again, or from given nodes on, as its next generation.
 
-    A running flow is cancelled first. If nodes are named, only these run, their dependents, and nodes that
-    did not complete.
+    A running flow is cancelled first. If nodes are given, only these run, with their dependents and all nodes
+    that did not complete.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)

@@ -1,4 +1,4 @@
-"""``glidemq flow watch``, and following a flow until it ends; the exit code is that of its end."""
+"""``glidemq flow watch``, and following a flow until it ends; the exit code reflects its outcome."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INTERRUPTED: Final = 130
 REFRESH_SECONDS: Final = 0.4
 STEP_SECONDS: Final = 5
 OUTAGE_SECONDS: Final = 60
-REFRESH_SHARE: Final = 5  # at most one part in five of the time goes into reading all nodes
+REFRESH_SHARE: Final = 5  # at most a fifth of the time is spent on reading all nodes
 HEAD_LINES: Final = 8
 WAITS_REST: Final = timedelta(seconds=2)
 MAX_NAMED: Final = 3
@@ -84,9 +84,9 @@ def follow(
     timeout: float | None = None,
     changed: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Wait until a flow has ended, show it, and exit with the code for how it ended.
+    """Wait until a flow has ended, show it, and exit with the code of its outcome.
 
-    ``changed``: as for ``print_flow``.
+    ``changed``: see ``print_flow``.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     try:
@@ -185,7 +185,7 @@ def _batches(flow: Flow, after: str | None, deadline: float) -> Iterator[Sequenc
 
 
 class _WaitLines:
-    """Prints which nodes wait, why, and until when: once, while that does not change.
+    """Prints which nodes wait, why, and until when: again only after a change.
 
     Nodes that wait for their turn are printed only after some time without a change.
     """
@@ -233,7 +233,7 @@ class _WaitLines:
 
 
 def _kind(wait: Wait) -> str:
-    """What is not printed twice. The end of a wait for a turn may change all the time (rate limits)."""
+    """The key for not printing a wait twice. The end of a wait for a turn may change often (rate limits)."""
     return wait.reason if wait.is_turn else str(wait)
 
 

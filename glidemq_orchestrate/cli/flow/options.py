@@ -50,7 +50,7 @@ Error = Annotated[
     typer.Option(metavar="TEXT", help="Select nodes that failed with a reason that matches this pattern."),
 ]
 WaitForEnd = Annotated[
-    bool, typer.Option(help="Wait until the flow has ended; the exit code is that of its end.")
+    bool, typer.Option(help="Wait until the flow has ended; the exit code reflects its outcome.")
 ]
 WatchLive = Annotated[bool, typer.Option(help="Show the flow live while waiting, in a terminal.")]
 Owned = Annotated[

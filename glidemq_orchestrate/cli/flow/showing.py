@@ -137,9 +137,9 @@ def _since(text: str | None, now: datetime) -> datetime | None:
 def history(
     flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """List the generations of a flow, oldest first: how each ended, and the key that began it.
+    """List the generations of a flow, oldest first, with their outcome and idempotency key.
 
-    Only the last one, the current, has results.
+    Only the last generation, which is the current one, has results.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         found = flows.get(flow_id).history()
