@@ -1,9 +1,9 @@
-"""Orders that arrive as jobs on a queue start a DAG, and a DAG that waits until a queue has nothing to do.
+"""A DAG that runs when orders arrive as jobs on a queue, and a DAG that waits until a queue is idle.
 
-``arrivals`` runs when jobs ``arrival`` are on the queue ``arrivals``, for all that came within five seconds;
-whoever adds them, a service in Node or ``glidemq job add arrivals arrival --data '{"order": 1}'``, needs to
-know nothing of Airflow. A run that fails adds a job ``alert`` to the queue ``alerts``. ``quiet`` waits until
-the queue that its parameter names has neither waiting nor running jobs.
+``arrivals`` runs when jobs ``arrival`` are on the queue ``arrivals``, once for all that arrive within five
+seconds. Their producer, a Node service or ``glidemq job add arrivals arrival --data '{"order": 1}'``, does
+not depend on Airflow. A failed run adds a job ``alert`` to the queue ``alerts``. ``quiet`` waits until the
+queue in its parameter has neither waiting nor running jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with DAG("arrivals", schedule=[arrivals], catchup=False, on_failure_callback=ale
 
     @task
     def receive(triggering_asset_events: Any = None) -> list[int]:
-        """The numbers of the orders that have arrived; a message may come twice, and has the same id then."""
+        """The numbers of the orders that have arrived; a repeated message has the same id."""
         messages = {
             message["id"]: message["data"]
             for event in triggering_asset_events[arrivals]

@@ -1,9 +1,9 @@
 """The flights pipeline behind one Airflow task, and a second DAG that waits for it.
 
 ``flights`` runs 20 Spark steps as one flow: it needs workers for the job ``spark.python`` on the queue, and
-the connection ``glidemq_default``. The parameter ``location`` is where the data goes; its default is the
-environment variable ``GLIDEMQ_FLIGHTS_DATA``. ``GLIDEMQ_FLIGHTS_MONTHS`` may name the months of 2013 to take,
-such as ``1,2``.
+the connection ``glidemq_default``. The parameter ``location`` is the directory for the data; its default is
+the environment variable ``GLIDEMQ_FLIGHTS_DATA``. ``GLIDEMQ_FLIGHTS_MONTHS`` may limit the run to some months
+of 2013, such as ``1,2``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The history of ended flows behind one Airflow task, each night.
+"""Collects the history of ended flows every night, behind one Airflow task.
 
-``history`` collects what has ended since it last ran into Parquet tables and draws a chart: see
+``history`` adds the flows that have ended since its last run to Parquet tables and draws a chart: see
 ``glidemq_orchestrate.spark.history``. It needs workers for the job ``spark.python`` on the queue, and the
-connection ``glidemq_default``. The parameter ``location`` is where the tables are; its default is the
+connection ``glidemq_default``. The parameter ``location`` is the directory of the tables; its default is the
 environment variable ``GLIDEMQ_HISTORY``.
 """
 

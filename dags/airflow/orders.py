@@ -1,15 +1,15 @@
-"""A night of orders: functions on workers, the same as a task group, and what happens when steps fail.
+"""A night of orders: functions on workers, the same functions as a task group, and steps that fail.
 
-Workers import the functions of this file, so the folder of DAGs is on their path and
-Airflow is installed there:
+Workers import the functions of this file, so the DAG folder must be on their path and Airflow must be
+installed there:
 
     export PYTHONPATH=dags/airflow
     glidemq worker --app glidemq_orchestrate.python --queue orders --allow-import orders
 
-``orders_functions`` runs each call as a job of its own, behind a task of its own. ``orders_group`` runs all
-of them as one flow, for when there are thousands, and shows the same tasks. ``orders_troubles`` has a job
-that succeeds at its second attempt, one that is skipped, one that fails for good and one that takes too long;
-it ends as failed.
+``orders_functions`` runs each call as a separate job, behind a separate task. ``orders_group`` runs all calls
+as one flow, which suits thousands of them, and shows the same tasks. ``orders_troubles`` has a job that
+succeeds on its second attempt, a job that is skipped, a job that fails permanently, and a job that takes too
+long; the run fails.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ DEFAULTS = {"queue_name": QUEUE, "retries": 1, "retry_delay": timedelta(seconds=
 
 @task.glidemq
 def load(day: str, region: str) -> dict[str, Any]:
-    """The orders of a region; the same in every attempt."""
+    """The orders of a region; every attempt returns the same."""
     chance = random.Random(f"{day} {region}")  # noqa: S311  made up, and the same each time
     return {"region": region, "amounts": [chance.randint(1, 100) for _ in range(chance.randint(5, 20))]}
 
 
 @task.glidemq(options={"attempts": 3})
 def summed(orders: dict[str, Any]) -> dict[str, Any]:
-    """What they are worth."""
+    """The total value of the orders."""
     return {"region": orders["region"], "total": sum(orders["amounts"])}
 
 
@@ -62,7 +62,7 @@ with DAG("orders_group", schedule=None, catchup=False, default_args=DEFAULTS, do
 
     @task
     def largest(totals: Any) -> Any:
-        """A task of Airflow, after the group."""
+        """An ordinary Airflow task, after the group."""
         return max(totals, key=lambda region: totals[region])
 
     largest(whole)
@@ -70,7 +70,7 @@ with DAG("orders_group", schedule=None, catchup=False, default_args=DEFAULTS, do
 
 @task.glidemq(options={"attempts": 2})
 def flaky(ctx: Any = None) -> Any:
-    """Succeeds at the second attempt, which costs Airflow nothing."""
+    """Succeeds on the second attempt, which costs Airflow nothing."""
     if ctx.attempt == 1:
         raise RuntimeError("not the first time")
     return ctx.attempt
@@ -78,25 +78,25 @@ def flaky(ctx: Any = None) -> Any:
 
 @task.glidemq
 def holiday() -> None:
-    """Skips its task, and what follows."""
+    """Skips its task, and the tasks after it."""
     raise AirflowSkipException("nothing is sold today")
 
 
 @task.glidemq(options={"attempts": 3})
 def broken() -> None:
-    """Fails for good: no further attempt."""
+    """Fails permanently: no further attempt."""
     raise AirflowFailException("month 13 does not exist")
 
 
 @task.glidemq(execution_timeout=timedelta(seconds=20), retries=0)
 def slow(ctx: Any = None) -> None:
-    """Is cancelled by the time-out of its task."""
+    """Is cancelled by the timeout of its task."""
     while not ctx.cancelled.wait(0.1):
         pass
 
 
 def tell(context: Any) -> None:
-    """What has failed, in the log of the task."""
+    """Logs the failed nodes in the log of the task."""
     failure = context["exception"]
     logger.warning("%s failed: %s", failure.flow_id, ", ".join(node.reason for node in failure.failed))
 

@@ -2,8 +2,8 @@
 
 It needs workers for the job ``spark.python`` on the queue ``spark``. ``GLIDEMQ_URL`` names the server, and
 ``GLIDEMQ_FLIGHTS_DATA`` (or ``location`` in the step's config) the directory that all workers can write;
-every run gets a directory of its own below it. ``GLIDEMQ_FLIGHTS_FLOW_ID`` may set the id of the flow,
-and ``GLIDEMQ_FLIGHTS_MONTHS`` the months of 2013, such as ``1,2``.
+every run gets a subdirectory. ``GLIDEMQ_FLIGHTS_FLOW_ID`` may set the id of the flow, and
+``GLIDEMQ_FLIGHTS_MONTHS`` the months of 2013, such as ``1,2``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     dagster dev -f dags/dagster/orders.py
 
 Each day is one flow of ten jobs behind one step; a backfill runs many days. The schedule materializes each
-day after its end. When a service has corrected the orders of a day, by a job on the queue ``shop``, a sensor
-has that day materialized again. Another one records the failure of a flow at the asset that is missing.
+day after its end. When a service has corrected the orders of a day, with a job on the queue ``shop``, a
+sensor materializes that day again. Another sensor records the failure of a flow on the missing asset.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def call(name: str, function: str, *after: str, inputs: Any = (), **arguments: A
 
 
 def build(day: str) -> FlowSpec:
-    """The flow of a day: the regions next to each other, then a check, then the report."""
+    """The flow of a day: the regions in parallel, then a check, then the report."""
     sums = [f"sum-{region}" for region in REGIONS]
     of_regions = [{"node": f"sum-{region}", "to": ["regions", region]} for region in REGIONS]
     nodes = [call(f"load-{region}", "load", day=day, region=region) for region in REGIONS]
@@ -74,7 +74,7 @@ nightly = dg.build_schedule_from_partitioned_job(orders_job, name="nightly")
 
 
 def corrected(event: Event) -> dg.RunRequest:
-    """The day that a job on ``shop`` has corrected."""
+    """A run for the day that a job on ``shop`` has corrected."""
     result: Any = event.result
     return dg.RunRequest(partition_key=result["day"])
 
@@ -85,7 +85,7 @@ orders_corrected = build_glidemq_event_sensor(
 
 
 def failed(flow: FlowStatus) -> dg.AssetObservation:
-    """Why there is no report of a day, where people look for it."""
+    """The reason why a day has no report, recorded on its asset."""
     return dg.AssetObservation(REPORT, partition=flow.labels["day"], metadata={"reason": flow.reason})
 
 

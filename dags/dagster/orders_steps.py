@@ -1,4 +1,4 @@
-"""The functions of ``orders.py``, for workers: nothing of Dagster is needed here."""
+"""The functions of ``orders.py``, for workers: they do not need Dagster."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def load(day: str, region: str) -> list[int]:
-    """The amounts of the orders of a region; the same in every attempt."""
+    """The amounts of the orders of a region; every attempt returns the same."""
     chance = random.Random(f"{day} {region}")  # noqa: S311  made up, and the same each time
     return [chance.randint(1, 100) for _ in range(chance.randint(5, 20))]
 
 
 def summed(amounts: list[int]) -> dict[str, int]:
-    """How many there are, and what they are worth."""
+    """The number of orders, and their total value."""
     return {"orders": len(amounts), "total": sum(amounts)}
 
 
@@ -29,5 +29,5 @@ def report(regions: dict[str, dict[str, int]]) -> dict[str, int]:
 
 
 def correct(day: str) -> dict[str, str]:
-    """Stands for a service that corrects the orders of a day."""
+    """A placeholder for a service that corrects the orders of a day."""
     return {"day": day}

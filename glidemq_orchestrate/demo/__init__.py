@@ -1,1 +1,1 @@
-"""The demonstration: the flights pipeline through a real orchestrator, Valkey and Spark."""
+"""The demo: the flights pipeline with a real orchestrator, Valkey and Spark."""

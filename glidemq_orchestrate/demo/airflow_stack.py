@@ -1,6 +1,6 @@
 """A whole Airflow on this machine, for the demo and the system tests: four processes, no network.
 
-It starts ``python -m airflow`` and talks to its REST API; it imports nothing of Airflow.
+It starts ``python -m airflow`` and calls its REST API; it does not import Airflow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, WaitTim
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 COMPONENTS: Final = ("api-server", "scheduler", "dag-processor", "triggerer")
-# Running tasks report to the last.
+# Running tasks report to the last process.
 STOP_ORDER: Final = ("triggerer", "scheduler", "dag-processor", "api-server")
 HEALTH_PARTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 LOG_LINES: Final = 30
@@ -46,7 +46,7 @@ class AirflowStackError(GlideMQError):
 class AirflowStack:
     """Airflow's API server, scheduler, DAG processor and triggerer, as child processes with their own groups.
 
-    Use it in a ``with`` statement: everything is stopped at the end, also when this process is killed. A
+    Use it in a ``with`` statement: all processes are stopped at the end, even if this process is killed. A
     second start with the same home keeps DAG runs and needs no migration.
 
     Args:
@@ -56,7 +56,7 @@ class AirflowStack:
         python_path: Additional folders from which DAGs may import.
         environment: Additional variables for all processes.
         parallelism: Tasks that run at the same time.
-        triggerers: How many there are; the names of the others are ``triggerer-2`` and so on.
+        triggerers: The number of triggerers; further ones are named ``triggerer-2`` and so on.
         database: URL of an empty database, as SQLAlchemy writes it; SQLite in ``home`` by default.
         progress: Called with a line for each step.
     """
@@ -100,7 +100,7 @@ class AirflowStack:
     # -- life ------------------------------------------------------------------------------------------------
 
     def start(self, timeout: float = 180.0) -> None:
-        """Start the processes and wait until all are healthy: about half a minute, less the second time.
+        """Start the processes and wait until all are healthy: about half a minute, less for a second start.
 
         Raises:
             ConfigurationError: Airflow is not installed here.
@@ -120,7 +120,7 @@ class AirflowStack:
                 self._start_component(component)
             self._wait_until_healthy(time.monotonic() + timeout)
             self._token = self._get("/auth/token")["access_token"]
-        except BaseException:  # also Ctrl-C: processes in groups of their own would outlive this one
+        except BaseException:  # also Ctrl-C: processes in separate groups would outlive this one
             self.stop()
             raise
         self._progress(f"Airflow is up at {self.url}")
@@ -140,9 +140,7 @@ class AirflowStack:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(until - time.monotonic(), 0.1))
         finally:
-            for (
-                process
-            ) in processes.values():  # the process is its group's leader; children may have outlived it
+            for process in processes.values():  # the process leads its group; children may have outlived it
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -159,7 +157,8 @@ class AirflowStack:
         """Wait until the DAG file has been parsed.
 
         Raises:
-            AirflowStackError: It was not within ``timeout`` seconds; the message lists the import errors.
+            AirflowStackError: The file was not parsed within ``timeout`` seconds; the message lists import
+                errors.
         """
         for _ in self._polls(timeout):
             if self._request("GET", f"/api/v2/dags/{quote(dag_id)}")[0] == http.client.OK:
@@ -201,7 +200,8 @@ class AirflowStack:
         """Wait until a DAG run has ended and return its state.
 
         Raises:
-            WaitTimeout: It has not within ``timeout`` seconds; the message lists the states of its tasks.
+            WaitTimeout: The run has not ended within ``timeout`` seconds; the message lists the states of its
+                tasks.
         """
         for _ in self._polls(timeout):
             if (state := self.dag_run_state(dag_id, run_id)) in ("success", "failed"):
@@ -218,10 +218,10 @@ class AirflowStack:
     def wait_for_task(
         self, dag_id: str, run_id: str, task_id: str, states: Sequence[str], timeout: float = 90.0
     ) -> str:
-        """Wait until a task is in one of the states, and return it.
+        """Wait until a task is in one of the states, and return the state.
 
         Raises:
-            WaitTimeout: It was not within ``timeout`` seconds.
+            WaitTimeout: The task reached none of them within ``timeout`` seconds.
         """
         state: str | None = None
         for _ in self._polls(timeout):
@@ -247,7 +247,7 @@ class AirflowStack:
         self._ask("PATCH", _task(dag_id, run_id, task_id), {"new_state": state})
 
     def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Let a task run again, as the UI's clear button does."""
+        """Clear a task so that it runs again, as the UI does."""
         body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
         self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
 
@@ -391,7 +391,7 @@ class AirflowStack:
 
 
 def _component(name: str) -> str:
-    """What a process is, of which there may be several."""
+    """The component of a process name: ``triggerer-2`` is a triggerer."""
     return next((one for one in COMPONENTS if name == one or name.startswith(f"{one}-")), name)
 
 
@@ -428,7 +428,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _kept_secrets(home: Path) -> dict[str, str]:
-    """The keys of this home, kept between starts so that encrypted data in the database can be read again."""
+    """The keys of this home, which must survive restarts: the database contains data encrypted with them."""
     path = home / _SECRETS_FILE
     if path.exists():
         kept: dict[str, str] = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Checks that the demo and the Spark tests can run: installs what is missing, or reports how to."""
+"""Checks the requirements of the demo and the Spark tests: installs missing ones, or reports how to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ensure_java(say: Say = print) -> None:
     """Make sure that Java 17 or newer is installed, with apt-get where that is allowed.
 
     Raises:
-        JavaMissing: It is missing and could not be installed; the message explains what to do.
+        JavaMissing: Java is missing and could not be installed; the message explains what to do.
     """
     try:
         require_java()
@@ -51,7 +51,7 @@ def ensure_disk(folder: Path, needed: int = FREE_BYTES) -> None:
     """Make sure that the folder exists and its disk has room.
 
     Raises:
-        ConfigurationError: It cannot be created, or less than ``needed`` bytes are free.
+        ConfigurationError: The folder cannot be created, or less than ``needed`` bytes are free.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def ensure_packages(names: Sequence[str]) -> None:
     """Make sure that these Python packages can be imported.
 
     Raises:
-        ConfigurationError: Some cannot; the message lists them.
+        ConfigurationError: Some packages are missing; the message lists them.
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""Runs the demonstration: starts everything, shows the flow, prints the results, stops everything."""
+"""Runs the demo: starts all processes, shows the flow, prints the results, stops all processes."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ PACKAGES: Final = {
 def run_demo(orchestrator: str, *, home: Path, project: Path, months: str = "", console: Console) -> None:
     """Run the flights pipeline through an orchestrator and print the results.
 
-    ``months`` are those of 2013 that are taken, such as ``1,2``; without any the whole year.
+    ``months`` selects months of 2013, such as ``1,2``; by default the whole year.
 
-    Everything that was started is stopped at the end, also after an error or Ctrl-C, and when this process is
+    All started processes are stopped at the end, also after an error or Ctrl-C, and if this process is
     killed. Logs stay in ``home``.
 
     Raises:
-        InvalidFlow: There are no such months.
-        ConfigurationError: Something is missing; the message names it and how to install it.
+        InvalidFlow: ``months`` is invalid.
+        ConfigurationError: A requirement is missing; the message names it and how to install it.
         GlideMQError: The flow failed; the message gives the reason.
     """
     if orchestrator not in PACKAGES:

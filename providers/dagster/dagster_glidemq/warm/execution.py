@@ -41,10 +41,10 @@ PRELOAD: Final = "GLIDEMQ_DAGSTER_PRELOAD"
 
 
 class Execution:
-    """The instance and the code of a warm process; a child has them as they were when it was forked.
+    """The instance and the code of a warm process; a child inherits them in their state at the fork.
 
     Args:
-        sources: Notes what the code is made of.
+        sources: Records the sources of the code.
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -58,7 +58,7 @@ class Execution:
     # --- in the process that forks ---
 
     def warm_up(self) -> None:
-        """Import what steps need: a job that does nothing brings in what Dagster imports late."""
+        """Import what steps need: an empty job triggers Dagster's lazy imports."""
         # The processes that Dagster starts to copy the output of each step to its own cost more than a step:
         # here it goes to the compute log only.
         if hasattr(compute_logs, "tail_to_stream"):
@@ -73,17 +73,17 @@ class Execution:
         return self._opened is not None
 
     def open(self) -> None:
-        """Open the instance. Not before there is a job: then the storages have been made.
+        """Open the instance. Called only when there is a job, as its storages exist by then.
 
-        Dagster makes those of a new ``DAGSTER_HOME`` when it is first opened, and two processes that do so at
-        once leave a SQLite storage that can never be opened again.
+        Dagster creates the storages of a new ``DAGSTER_HOME`` when it is first opened. Two processes that do
+        so concurrently leave a SQLite storage that can never be opened again.
         """
         if home := os.environ.get("DAGSTER_HOME"):
             self._sources.note(os.path.join(home, DAGSTER_CONFIG_YAML_FILENAME))  # noqa: PTH118  as in sources
         _ = self._instance
 
     def preload(self) -> None:
-        """Import the modules of ``GLIDEMQ_DAGSTER_PRELOAD``; one that cannot be imported is logged."""
+        """Import the modules of ``GLIDEMQ_DAGSTER_PRELOAD``; import errors are logged."""
         with self._sources.recording():
             for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
                 try:
@@ -92,16 +92,17 @@ class Execution:
                     logger.exception("%s: cannot import %s", PRELOAD, name)
 
     def is_of_another_run(self, job: Any) -> bool:
-        """Whether the definitions that are loaded are those of an earlier run."""
+        """Whether the loaded definitions belong to an earlier run."""
         return self._prepared is not None and isinstance(job, dict) and self._prepared[1] != job.get("run_id")
 
     def prepare(self, kind: str, job: Any) -> bool:
-        """Load the code of the run, so that its children have it. Returns whether there was anything to load.
+        """Load the code of the run for its children. Returns whether there was anything to load.
 
         Raises:
-            NotPrepared: The instance has no such run, it has ended, or its code is not that of the job.
-            Outdated: The definitions are those of an earlier run, and not those of this one.
-            BaseException: What the import of the code raises.
+            NotPrepared: The instance has no such run, the run has ended, or its code differs from that of the
+                job.
+            Outdated: The loaded definitions belong to an earlier run, and differ from those of this run.
+            BaseException: Any error of the import of the code.
         """
         try:
             read = (StepJob if kind == "step" else RunJob).read(job)
@@ -133,10 +134,10 @@ class Execution:
         return True
 
     def _read_environment(self, run: dg.DagsterRun) -> None:
-        """Set the variables that Dagster sets before it imports the code: of ``.env``, and of the instance.
+        """Set the variables that Dagster sets before it imports the code: from ``.env`` and the instance.
 
         Raises:
-            Outdated: The code was imported with those of another location.
+            Outdated: The code was imported with the variables of another location.
         """
         name = run.remote_job_origin.location_name if run.remote_job_origin else None
         if self._prepared is not None and self._location_name != name:
@@ -153,7 +154,7 @@ class Execution:
         os.environ.update(get_env_var_dict(folder))
 
     def _compare(self, run: dg.DagsterRun, definition: Any, selected: Iterable[Any]) -> None:
-        """Compare what the run was made of with what was imported for an earlier one.
+        """Compare the definitions of the run with those that were imported for an earlier run.
 
         Raises:
             Outdated: They differ, and the import was for an earlier run.
@@ -166,7 +167,7 @@ class Execution:
         self._snapshots[what] = run.job_snapshot_id
 
     def explain(self, kind: str, job: Any, exc: BaseException) -> str:
-        """Write why the code could not be loaded to the log of the run; returns it for the job."""
+        """Write the reason why the code cannot be loaded to the log of the run, and return it for the job."""
         if isinstance(exc, NotPrepared):
             return str(exc)
         what: Any = type(exc), exc, exc.__traceback__
@@ -202,10 +203,10 @@ class Execution:
         return run
 
     def _code(self, run: dg.DagsterRun) -> ReconstructableJob:
-        """What is to be imported, with what the code server has found out for it.
+        """The code to import, with the metadata that the code server has loaded for it.
 
         Raises:
-            Outdated: The code was imported with something else that was found out.
+            Outdated: The code was imported with other metadata.
         """
         found = None
         if run.has_repository_load_data and run.execution_plan_snapshot_id is not None:
@@ -224,10 +225,10 @@ class Execution:
         Args:
             kind: ``step`` or ``run``.
             job: The payload.
-            begin: Called when an interrupt may come.
+            begin: Called when interrupts can be handled.
 
         Raises:
-            Exception: An error of Dagster; that of a step is in its log.
+            Exception: An error of Dagster; errors of steps are in the log of the run.
         """
         _seed()
         try:
@@ -238,7 +239,7 @@ class Execution:
             return INTERRUPTED
 
     def log_once(self, job: Any, text: str) -> None:
-        """Write a sentence to the log of the run unless it is there: other workers may have written it."""
+        """Write a message to the log of the run, unless another worker has already written it."""
         run_id, step_key = job["run_id"], job.get("step_key")
         run = self._instance.get_run_by_id(run_id)
         entries = self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)
@@ -246,7 +247,7 @@ class Execution:
             self._instance.report_engine_event(text, run, step_key=step_key)
 
     def end(self) -> None:
-        """Do what an ordinary process does at its end, such as to send what was traced."""
+        """Run the exit handlers of an ordinary process, such as those that send traces."""
         atexit._run_exitfuncs()  # noqa: SLF001  the interpreter does not end by itself in a forked child
 
     def _step(self, job: StepJob) -> int:
@@ -273,10 +274,10 @@ class Execution:
         )
 
     def cancel_instead(self) -> None:
-        """Let a run that is to be terminated end as canceled where Dagster would end it as failed.
+        """Let a terminated run end as canceled where Dagster would mark it as failed.
 
-        Dagster does so itself while a run executes, but not before: it takes one that is ``CANCELING`` when
-        it begins for a run whose worker was restarted.
+        Dagster does so itself while a run executes, but not before: it treats a run that is ``CANCELING`` at
+        its start as one whose worker was restarted.
         """
         instance, fail = self._instance, self._instance.report_run_failed
 
@@ -289,7 +290,7 @@ class Execution:
         instance.report_run_failed = end  # type: ignore[assignment, method-assign]
 
     def _heard(self, run_id: str, event: dg.DagsterEvent) -> None:
-        """The start of a run makes it ``STARTED`` even if it was to be terminated by then: mark it again."""
+        """Mark a run as ``CANCELING`` again if it was terminated before its start made it ``STARTED``."""
         if event.event_type is not DagsterEventType.RUN_START:
             return
         run = self._instance.get_run_by_id(run_id)
@@ -328,7 +329,7 @@ def _run_nothing() -> None:
 
 
 def _seed() -> None:
-    """Seed each child separately: ``random`` does it itself, NumPy does not."""
+    """Seed NumPy separately in each child; ``random`` does so itself."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()

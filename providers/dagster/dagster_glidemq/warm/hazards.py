@@ -1,9 +1,9 @@
-"""What a forked child cannot use of what the import of the code has left in its process.
+"""Detects what the import of the code has left in the process that a forked child cannot use.
 
-A thread does not exist in the child: a wait for it, or for a lock that it holds, never ends. An
-open connection, pipe or file is one for all children: one reads what another has requested, or where another
-has stopped. What is to be removed when the process ends, such as a temporary folder, goes with the first
-child. And generators of random numbers draw the same ones in all of them.
+A thread does not exist in the child: a wait for it, or for a lock that it holds, never ends. An open
+connection, pipe or file is shared by all children: one child reads the reply to another, or continues where
+another has stopped. Objects that are removed at process exit, such as temporary folders, disappear with the
+first child. And random number generators produce the same numbers in all children.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MAX_NAMED: Final = 6
 _TASKS: Final = Path("/proc/self/task")
 _DESCRIPTORS: Final = "/dev/fd"
 _OF_FORKS: Final = frozenset({"jemalloc_bg_thd"})
-"""Threads whose library starts them again in a child."""
+"""Threads that their library restarts in a child."""
 
 
 class Hazards:
-    """Finds threads, connections and open files that were not there before the import.
+    """Finds threads, connections and open files that did not exist before the import.
 
-    Threads of OpenBLAS and the like, which end before a fork and start again after it, do no harm.
+    Threads such as those of OpenBLAS, which end before a fork and restart after it, are harmless.
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class Hazards:
         self._finalizers: set[Any] = set()
 
     def note(self) -> None:
-        """Note what is there: it is not of the code."""
+        """Record what exists now, and so does not come from the code."""
         self._threads = set(_threads())
         self._descriptors = {key for key, _ in _shared()}
         self._finalizers = set(_finalizers())
 
     @contextmanager
     def passing_over(self) -> Iterator[None]:
-        """Let what appears while the block runs not count: it is not of the code either."""
+        """Ignore what appears while the block runs: it does not come from the code either."""
         threads, shared, finalizers = set(_threads()), {key for key, _ in _shared()}, set(_finalizers())
         yield
         self._threads |= set(_threads()) - threads
@@ -58,14 +58,14 @@ class Hazards:
         self._finalizers |= set(_finalizers()) - finalizers
 
     def found(self, modules: Iterable[ModuleType] = (), at_exit: Sequence[str] = ()) -> str:
-        """What there is besides, in words; empty if a fork does no harm.
+        """A description of the hazards; empty if forking is harmless.
 
         Args:
-            modules: Those of the code, in which generators of random numbers are looked for.
-            at_exit: The functions that the code has registered for the end of the process.
+            modules: The modules of the code, to search for random number generators.
+            at_exit: The exit functions that the code has registered.
         """
         if set(_threads()) - self._threads:
-            _fork_for_nothing()  # those that know of forks end before one
+            _fork_for_nothing()  # threads with fork handlers end before a fork
         threads = [name for number, name in _threads().items() if number not in self._threads]
         shared = [text for key, text in _shared() if key not in self._descriptors]
         ends = [text for key, text in _finalizers().items() if key not in self._finalizers]
@@ -80,7 +80,7 @@ class Hazards:
 
 
 def _threads() -> dict[int, str]:
-    """The threads of this process beside the main one, native ones too: number and name."""
+    """The threads of this process other than the main one, also native ones: number and name."""
     known = {thread.native_id: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().native_id
     found: dict[int, str] = {}
@@ -98,12 +98,12 @@ def _threads() -> dict[int, str]:
 
 
 def _named(name: str) -> str:
-    """The name of a native thread; many have only that of their process."""
+    """The name of a native thread; many only have the name of their process."""
     return "a native one" if name.startswith("python") else name
 
 
 def _counted_by_ps() -> int:
-    """How many threads this process has, where there is no ``/proc``: by ``ps`` of macOS."""
+    """The number of threads of this process without ``/proc``: from ``ps`` on macOS."""
     done = subprocess.run(["ps", "-M", str(os.getpid())], capture_output=True, text=True, check=False)  # noqa: S603, S607
     return len(done.stdout.splitlines()) - 1
 
@@ -124,7 +124,7 @@ def _shared() -> Iterator[tuple[tuple[int, int], str]]:
 
 
 def _finalizers() -> dict[Any, str]:
-    """What Python's finalizers, such as those of temporary folders, do at the end of the process."""
+    """The Python finalizers that run at the end of the process, such as those of temporary folders."""
     registered: Any = weakref.finalize._registry  # type: ignore[attr-defined]  # noqa: SLF001  no public list
     found = {one: one.peek() for one in list(registered) if one.atexit}
     return {one: _of_finalizer(seen[0]) for one, seen in found.items() if seen is not None}
@@ -136,7 +136,7 @@ def _of_finalizer(owner: Any) -> str:
 
 
 def _generators(modules: Iterable[ModuleType]) -> list[str]:
-    """The generators of random numbers at the level of modules."""
+    """The random number generators at module level."""
     numpy: Any = sys.modules.get("numpy")
     kinds: tuple[type, ...] = (random.Random,)
     if numpy is not None:
@@ -150,7 +150,7 @@ def _generators(modules: Iterable[ModuleType]) -> list[str]:
 
 
 def _connection(number: int) -> str:
-    """Who is at the other end of a socket; empty for one of single messages, which children may share."""
+    """The peer of a socket; empty for a datagram socket, which children may share."""
     with socket.socket(fileno=os.dup(number)) as sock:
         if sock.type == socket.SOCK_DGRAM:
             return ""

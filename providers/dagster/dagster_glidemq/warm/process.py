@@ -1,4 +1,4 @@
-"""A warm process as its worker sees it: start it, run steps and runs in it, end them and it. Thread-safe."""
+"""The worker's side of a warm process: starts it, runs steps and runs in it, ends them. Thread-safe."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _SPARED: Final = frozenset({0, 1})
 
 
 class Stale(Exception):
-    """The process takes no more jobs: its code has changed since it was imported, or it has ended.
+    """The process takes no more jobs: its code has changed since the import, or it has ended.
 
-    Nothing has begun.
+    The job has not started.
 
     Attributes:
-        apart: What the next process is given (``messages``): its children must import the code themselves.
-        is_of_a_run: The import serves one run only.
+        apart: The argument for the next process (see ``messages``): its children must import the code
+            themselves.
+        is_of_a_run: The import is valid for one run only.
     """
 
     def __init__(self, apart: Mapping[str, Any] | None = None, *, is_of_a_run: bool = False) -> None:
@@ -42,7 +43,7 @@ class Stale(Exception):
 
 
 class WarmProcess:
-    """One process, which loads the code of the first job that it gets; only jobs of the same may follow.
+    """A process that loads the code of its first job; only jobs with the same code may follow.
 
     Args:
         apart: Given if the process must not import the code itself (``Stale.apart``).
@@ -54,7 +55,7 @@ class WarmProcess:
         self._lock = threading.Lock()
         self._calls: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
         self._number, self._is_over, self.used_at = 0, False, time.monotonic()
-        self._is_stuck, self._begun = False, set[int]()  # an import that does not end; the calls that run
+        self._is_stuck, self._begun = False, set[int]()  # an import that hangs; the running calls
         with theirs:
             program = [sys.executable, "-m", "dagster_glidemq.warm.program", str(theirs.fileno()), self._mark]
             self._process = subprocess.Popen(  # noqa: S603  a module of this package
@@ -82,18 +83,18 @@ class WarmProcess:
     def run(self, kind: str, job: Any, how_to_end: Callable[[], int], grace: float) -> None:
         """Run a step or a run in a child, to its end.
 
-        When it is to end, the child is interrupted, and killed after the grace, with what it has started.
+        To end it early, the child is interrupted, and killed after the grace period, with its own children.
 
         Args:
             kind: ``step`` or ``run``.
             job: The payload.
-            how_to_end: The signal by which it is to end now: SIGINT, or SIGKILL where another process may
-                have the job, so that it writes no more; 0 while it may go on. Called ten times a second.
-            grace: Seconds.
+            how_to_end: Returns the signal with which to end it now: SIGINT, or SIGKILL if another process may
+                have the job, so that it writes no more; 0 while it may continue. Called ten times a second.
+            grace: The grace period in seconds.
 
         Raises:
-            Stale: Another process is needed; nothing has begun.
-            Unrecoverable: It did not end regularly, or could not begin; with the reason.
+            Stale: A new process is needed; the job has not started.
+            Unrecoverable: The child did not end normally, or could not start; with the reason.
         """
         replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         with self._lock:
@@ -110,17 +111,17 @@ class WarmProcess:
                 self._calls.pop(number, None)
                 self._begun.discard(number)
                 self.used_at = time.monotonic()
-                if self._is_stuck and not self._begun:  # what waits for it begins in another one
+                if self._is_stuck and not self._begun:  # jobs that wait for it start in another process
                     self._process.kill()
 
     def retire(self) -> bool:
-        """Take no more jobs, if none is here. Returns whether that is so."""
+        """Take no more jobs, unless a job is running. Returns whether the process is retired."""
         with self._lock:
             self._is_over = self._is_over or not self._calls
             return self._is_over
 
     def close(self) -> None:
-        """End the process with what runs in it, and wait for that. Repeatable."""
+        """End the process with its jobs, and wait for its end. Repeatable."""
         self._is_over = True
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -160,7 +161,7 @@ class WarmProcess:
             elif signals == [signal.SIGINT] and now >= kill_at:
                 signals.append(signal.SIGKILL)
                 self._send(number, signal=signal.SIGKILL)
-            elif signals and now >= gone_at:  # it has not begun yet, and would be killed at once
+            elif signals and now >= gone_at:  # it has not started yet, and would be killed immediately
                 if not has_begun:
                     self._is_over = self._is_stuck = True
                 raise Unrecoverable("cancelled before its process began")
@@ -170,7 +171,7 @@ class WarmProcess:
             self._sock.sendall(encoded({"number": number, **what}))
 
     def _listen(self) -> None:
-        """Pass on the messages of the process until it has ended; then end what it has left."""
+        """Dispatch the messages of the process until it has ended; then kill its leftovers."""
         lines = Lines()
         with suppress(OSError, ValueError):
             while received := self._sock.recv(_CHUNK):
@@ -181,7 +182,7 @@ class WarmProcess:
             self._is_over, left = True, list(self._calls.values())
         self._process.kill()
         self._process.wait()
-        # Its children are in its session, and all that they have started has the mark.
+        # Its children are in its session, and all their descendants have the mark.
         watched = {self._process.pid: guard.Watched("", 0.0)}
         guard.end(watched, f"{self._mark}=1".encode(), _SPARED | {os.getpid()}, quiet=0.0)
         lifeline.forget(self._process.pid)
@@ -191,10 +192,10 @@ class WarmProcess:
 
 
 def _is_end(message: dict[str, Any] | None, signals: list[int]) -> bool:
-    """Whether the job has ended well.
+    """Whether the message reports the normal end of the job.
 
     Raises:
-        Stale, Unrecoverable: It has ended otherwise.
+        Stale, Unrecoverable: The job has ended otherwise.
     """
     if message is None:
         raise Unrecoverable("the process that ran it was lost: the warm process of the worker has ended")

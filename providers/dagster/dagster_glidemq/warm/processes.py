@@ -1,9 +1,9 @@
-"""The warm processes of a worker: one for each code location, and one that waits for the first.
+"""The warm processes of a worker: one for each code location, and a spare that waits for the first.
 
 They end the steps of runs that have ended, were deleted, or were resumed by another worker. A run may end
-without its steps: when it is marked as canceled or failed by force, when the server was away as it was
-terminated, or by a time-out of Dagster's run monitoring. Then no client revokes its jobs, so each worker
-checks for itself.
+before its steps: by being forced to canceled or failed, if the server was unreachable during its termination,
+or by a timeout of Dagster's run monitoring. Then no client revokes its jobs, so each worker checks for
+itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from glidemq_orchestrate.worker.handlers.context import Cancelled
 MAX: Final = 8
 TRIES: Final = 4
 OF_RUNS_SECONDS: Final = 600.0
-"""How long each run gets a separate process after one process could not serve two."""
+"""How long each run gets a separate process after a process could not serve two runs."""
 
 
 class WarmProcesses:
@@ -45,7 +45,7 @@ class WarmProcesses:
         self._ended = EndedRuns()
 
     def warm_up(self) -> None:
-        """Start the process that waits for the first location."""
+        """Start the spare process that waits for the first location."""
         with self._lock:
             self._owner = os.getpid()
             self._spare = self._spare or WarmProcess()
@@ -53,18 +53,18 @@ class WarmProcesses:
     def run_step(self, job: StepJob, cancelled: Cancelled) -> None:
         """Run a step; see ``WarmProcess.run``. A process whose code has changed is replaced.
 
-        A job whose run ends before it is interrupted, as if it were cancelled.
+        If the run ends before the job, the job is interrupted as if it were cancelled.
 
         Raises:
-            Unrecoverable: It ended otherwise than by itself, or could not begin.
+            Unrecoverable: The step did not end by itself, or could not start.
         """
         self._run("step", job, "", cancelled)
 
     def run_run(self, job: RunJob, job_id: str, cancelled: Cancelled) -> None:
-        """Run a run, in the same way; one whose process ends before it is ended here.
+        """Run a run in the same way; if its process ends first, end the run here.
 
         Raises:
-            Unrecoverable: As for a step.
+            Unrecoverable: See ``run_step``.
         """
         why = "it has left by itself"
         try:
@@ -127,7 +127,7 @@ class WarmProcesses:
         return spare if spare is not None and spare.is_usable else WarmProcess()
 
     def _forget(self, location: str, place: str, process: WarmProcess, why: Stale) -> None:
-        """Let no further job go to it; it ends with its last one. ``why``: how the next one begins."""
+        """Retire a process; it ends with its last job. ``why``: how to start the next process."""
         with self._lock:
             if self._by_place.get(place) is not process:
                 return
@@ -139,11 +139,11 @@ class WarmProcesses:
                 self._of_runs[location] = time.monotonic()
 
     def _drop_idle(self) -> None:
-        """End the process that was idle for longest when there are too many."""
+        """End the process that has been idle longest if there are too many."""
         idle = [place for place, process in self._by_place.items() if process.is_idle]
         if len(self._by_place) > MAX and len(idle) > 1:
             oldest = min(idle, key=lambda place: self._by_place[place].used_at)
-            if self._by_place[oldest].retire():  # a job may have come to it since
+            if self._by_place[oldest].retire():  # it may have got a job in between
                 threading.Thread(target=self._by_place.pop(oldest).close, daemon=True).start()
 
 
@@ -153,14 +153,14 @@ LOOK_SECONDS: Final = 5.0
 
 
 class Watched:
-    """A run that a job works for.
+    """The run of a job.
 
     Args:
         run_id: The run.
-        run_job: The job that runs the run itself; empty for one of a step.
+        run_job: The id of the job that runs the run itself; empty for the job of a step.
 
     Attributes:
-        why: How the run has ended; empty while it has not.
+        why: How the run has ended; empty until then.
         is_handed_over: The run was resumed: another process has it now.
     """
 
@@ -169,24 +169,24 @@ class Watched:
         self.why, self.is_handed_over = "", False
 
     def look(self, run: dg.DagsterRun | None) -> None:
-        """Note how the run is now; None if there is none."""
+        """Record the current run; None if it does not exist."""
         self.note(None if run is None else run.status, is_over=run is None or run.is_finished)
         if run is not None and self._run_job and run.tags.get(JOB_TAG, self._run_job) != self._run_job:
             self.is_handed_over, self.why = True, f"run {self.run_id} was resumed by another job"
 
     def note(self, status: dg.DagsterRunStatus | None, *, is_over: bool) -> None:
-        """Note what the run is now; None if there is none."""
+        """Record the current status of the run; None if it does not exist."""
         how = "was deleted" if status is None else f"has ended: it is {status.value}"
-        # The process of a run ends some time after its run: only one that is still there later counts.
+        # The process of a run ends some time after the run: only a process that lives longer counts.
         if is_over and (not self._run_job or self._seen):
             self.why = f"run {self.run_id} {how}"
         self._seen = how if is_over else ""
 
 
 class EndedRuns:
-    """Looks at the runs of all jobs of this process together, in a thread that lives while there are any.
+    """Polls the runs of all jobs of this process together, in a thread that lives while there are any.
 
-    The storage may hang or fail: then nothing is known, and jobs go on.
+    If the storage hangs or fails, the state of runs is unknown, and jobs continue.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class EndedRuns:
 
     @contextmanager
     def watching(self, run_id: str, run_job: str) -> Iterator[Watched]:
-        """Watch a run for as long as the block lasts."""
+        """Watch a run while the block runs."""
         watched = Watched(run_id, run_job)
         with self._lock:
             self._watched.add(watched)
@@ -211,7 +211,7 @@ class EndedRuns:
                 self._watched.discard(watched)
 
     def is_handed_over(self, watched: Watched) -> bool:
-        """Whether the run was resumed, as far as can be read now."""
+        """Whether the run was resumed; False if that cannot be read."""
         try:
             self._read([watched])
         except Exception:
@@ -219,9 +219,9 @@ class EndedRuns:
         return watched.is_handed_over
 
     def settle(self, run_id: str, run_job: str, why: str) -> None:
-        """End a run whose process has ended before it, unless it will be resumed, or was.
+        """End a run whose process has ended first, unless it was or will be resumed.
 
-        As Dagster's own launcher does it; without run monitoring nothing else would.
+        Dagster's own launcher does the same; without run monitoring nothing else would.
         """
         try:
             instance = self._open()

@@ -1,11 +1,11 @@
 """The warm process: ``python -m dagster_glidemq.warm.program FD MARK``. One thread, one location.
 
-It imports the code of the first step that it is given, and forks a child for each; a child has everything in
-memory and runs one step or run, in its main thread, as ``dagster api execute_step`` and ``execute_run`` do.
-The process never runs user code beyond the import, and ends when its worker has closed the socket.
+It imports the code of its first step, and forks a child for each step or run. A child has everything in
+memory and runs one step or run in its main thread, as ``dagster api execute_step`` and ``execute_run`` do.
+The process itself runs no user code beyond the import, and ends when its worker closes the socket.
 
-Code whose import leaves what a forked child cannot use (``hazards``) is imported by each child instead, in a
-process with ``apart`` as its third argument, which has imported nothing but Dagster.
+Code whose import is unsafe to fork (see ``hazards``) is imported by each child instead, in a process with
+``apart`` as its third argument, which has imported only Dagster.
 
 What a kill leaves behind: of the worker, nothing, since the worker's guard ends this process and its
 children; of this process, children, which the worker ends when it sees the socket closed; of a child, the
@@ -34,7 +34,7 @@ logger = logging.getLogger("dagster_glidemq.warm")
 MAX_OF_A_REFUSAL: Final = 4096
 _CHUNK: Final = 1 << 16
 _ALL_OF_IT: Final = 100
-"""Of so many collections one is complete: it takes longer the more code is imported."""
+"""One in this many collections is complete: it takes longer the more code is imported."""
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,7 +49,7 @@ def main() -> None:
     """Serve the worker at the other end of the socket until it has closed it."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)  # not that of all loggers: steps have their own
+    logger.addHandler(handler)  # not on the root logger: steps have their own
     logger.propagate = False
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the worker, which then decides what to end
     sock = socket.socket(fileno=int(sys.argv[1]))
@@ -61,7 +61,7 @@ class WarmProgram:
 
     Args:
         sock: The connection to the worker.
-        mark: Starts the name of a variable by which what a child has started is found.
+        mark: The prefix of an environment variable that identifies all descendants of a child.
         is_apart: Whether each child imports the code itself; the first message has the reason.
     """
 
@@ -72,9 +72,9 @@ class WarmProgram:
         self._sources, self._hazards = Sources(), Hazards()
         self._execution = Execution(self._sources)
         self._children: dict[int, _Child] = {}  # by pid
-        self._parting: dict[str, Any] = {}  # what jobs are answered, once it takes no more
+        self._parting: dict[str, Any] = {}  # the reply to jobs once it takes no more
         self._why_apart, self._frozen = "", 0
-        self._began = 0.0  # to import: all was read later
+        self._began = 0.0  # start of the import: all sources were read later
         self._ended, wake = os.pipe()
         for end in (self._ended, wake):
             os.set_blocking(end, False)
@@ -83,7 +83,7 @@ class WarmProgram:
         self._of_parent = (self._ended, wake, sock.fileno())
 
     def serve(self) -> None:
-        """Begin and end children on behalf of the worker."""
+        """Start and end children on behalf of the worker."""
         self._execution.warm_up()
         self._began = time.monotonic()
         if not self._is_apart:
@@ -118,7 +118,7 @@ class WarmProgram:
                     _kill(pid, message["signal"])
 
     def _begin(self, number: int, kind: str, job: Any, at: float) -> None:
-        # What was imported after a job was sent is new enough for it, however often its files change.
+        # An import after a job was sent is recent enough for it, however often its files change.
         if not self._parting and at > self._began and (why := self._why_outdated(job)):
             self._parting = {"stale": why}
         if self._parting:
@@ -127,7 +127,7 @@ class WarmProgram:
             self._fork(number, kind, job)
 
     def _why_outdated(self, job: Any) -> str:
-        """Why an import might bring something else now: ``CHANGED``, ``OF_A_RUN``, or empty."""
+        """Why a new import might give other code: ``CHANGED``, ``OF_A_RUN``, or empty."""
         if self._sources.have_changed(for_another_run=False):
             return CHANGED
         if self._is_apart or not self._execution.is_of_another_run(job):
@@ -136,7 +136,7 @@ class WarmProgram:
         return OF_A_RUN if is_unsure else ""
 
     def _is_prepared(self, number: int, kind: str, job: Any) -> bool:
-        """Import the code of a job; False if it cannot be used here, of which the worker was notified."""
+        """Import the code of a job; False if it is unusable here, in which case the worker is notified."""
         try:
             if not self._execution.is_open:
                 with self._hazards.passing_over():
@@ -159,7 +159,7 @@ class WarmProgram:
         return True
 
     def _retire(self, number: int, **what: Any) -> None:
-        """Take no further job; the worker starts another process for this one."""
+        """Take no further job; the worker starts a new process for this one."""
         self._parting = what
         self._say(number, **what)
 
@@ -176,13 +176,13 @@ class WarmProgram:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         os.close(theirs)
         os.set_blocking(refusal, False)
-        with suppress(OSError):  # the child does it too; either may be first
+        with suppress(OSError):  # the child does this too; either may be first
             os.setpgid(pid, pid)
         self._children[pid] = _Child(number, refusal)
         self._say(number, pid=pid)
 
     def _run(self, number: int, kind: str, job: Any, refusal: int) -> None:
-        """Be the child. Never returns."""
+        """Run as the child. Never returns."""
         code, has_begun = 1, False
 
         def begin() -> None:
@@ -223,7 +223,7 @@ class WarmProgram:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 child, why = self._children.pop(pid), b""
-                with suppress(OSError):  # something that it has started holds the other end
+                with suppress(OSError):  # one of its descendants holds the other end
                     why = os.read(child.refusal, MAX_OF_A_REFUSAL)
                 os.close(child.refusal)
                 if why:
@@ -232,9 +232,9 @@ class WarmProgram:
                     self._say(child.number, ended=os.waitstatus_to_exitcode(status))
 
     def _freeze(self) -> None:
-        """Let the collector of the children leave alone what they share with this process."""
+        """Keep the garbage collector of children away from the memory that they share with this process."""
         self._frozen += 1
-        if self._frozen % _ALL_OF_IT == 0:  # of what was frozen, something is garbage by now
+        if self._frozen % _ALL_OF_IT == 0:  # some frozen objects are garbage by now
             gc.unfreeze()
         gc.collect()
         gc.freeze()
@@ -254,7 +254,7 @@ def _why_slow(why: str) -> str:
 
 
 def _kill(pid: int, number: int) -> None:
-    """Interrupt a child, or kill it with what it has started. It is not reaped, so the id is its own."""
+    """Interrupt a child, or kill it with its descendants. It is not reaped yet, so its id is still valid."""
     with suppress(ProcessLookupError):
         if number == signal.SIGKILL:
             os.killpg(pid, number)

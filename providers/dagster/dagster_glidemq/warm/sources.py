@@ -1,10 +1,10 @@
-"""What the imported code was made of, and whether that has changed since.
+"""Records the sources of the imported code, and detects later changes.
 
 Python calls an audit hook for every file that it opens and every folder that it lists, for any library.
-``os.stat`` checks whether a path exists; it is replaced while code is imported.
-What native code reads by itself is not seen; libraries that do so start threads, and such a location is not
-imported in the process that forks (``hazards``). What an import got from a server or another program cannot
-be compared: such code serves one run only.
+``os.stat`` checks whether a path exists; it is replaced while code is imported. Reads by native code are not
+seen; libraries that do so start threads, and such a location is not imported in the process that forks
+(``hazards``). Data that an import gets from a server or another program cannot be compared: such code is
+valid for one run only.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Stamp = list[int] | None
 
 
 class Sources:
-    """The files and folders that were read while it recorded. One of a process, as hooks cannot be removed.
+    """The files and folders that were read while recording. One per process, as hooks cannot be removed.
 
     Attributes:
-        is_certain: Nothing came from elsewhere: the definitions are those of the files.
-        at_exit: The functions that the code has registered for the end of the process.
+        is_certain: The definitions depend on files only.
+        at_exit: The exit functions that the code has registered.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Sources:
         self.at_exit: list[str] = []
         self._files: dict[str, Stamp] = {}
         self._folders: dict[tuple[str, str], list[str] | None] = {}
-        self._there: dict[str, bool] = {}  # what was only looked for
+        self._there: dict[str, bool] = {}  # paths whose existence was checked
         self._asked: set[str] = set()
         self._written: set[str] = set()
         self._is_on = False
@@ -64,7 +64,7 @@ class Sources:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Note what is read in the block, also by its other threads; then the modules that are imported."""
+        """Record what the block reads, also in other threads; then the imported modules."""
         self._is_on = True
         with _in_place_of(atexit, "register", self._registered), _in_place_of(os, "stat", self._looked_at):
             try:
@@ -77,25 +77,25 @@ class Sources:
                 self._note_what_was_written()
 
     def _note_what_was_written(self) -> None:
-        """Note the modules, and again what the import itself has written: a cache of the code's own."""
+        """Record the modules, and again the files that the import itself has written, such as a cache."""
         for file in self._written & self._files.keys():
             self._files[file] = _stamp(file)
         self._written.clear()
         self._note_modules()
 
     def note(self, file: str) -> None:
-        """Note a file as it is now; one that was noted before stays as it was."""
+        """Record the current stamp of a file, unless it is already recorded."""
         if file not in self._files:
             self._files[file] = _stamp(file)
             if file.endswith(_CONFIG):  # another one beside it may be read too
                 self._note_folder(os.path.dirname(file), "configs")  # noqa: PTH120  as above
 
     def have_changed(self, *, for_another_run: bool) -> bool:
-        """Whether what was noted is another now, or has gone.
+        """Whether any recorded source has changed or disappeared.
 
         Args:
-            for_another_run: Also whether folders have other entries now, or there is what was looked for. A
-                step may write there, which changes nothing for its own run.
+            for_another_run: Also compare the entries of folders, and the paths whose existence was checked. A
+                step may write there, which does not matter for its own run.
         """
         if any(_stamp(file) != known for file, known in self._files.items()):
             return True
@@ -105,18 +105,18 @@ class Sources:
         )
 
     def packed(self) -> dict[str, Any]:
-        """What was noted, as JSON."""
+        """The recorded sources as JSON."""
         folders = [[*key, known] for key, known in self._folders.items()]
         return {"files": self._files, "folders": folders, "there": self._there}
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
-        """Take over what another process has noted."""
+        """Add the sources that another process has recorded."""
         self._files |= packed["files"]
         self._there |= packed["there"]
         self._folders |= {(folder, kind): known for folder, kind, known in packed["folders"]}
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
-        """The audit hook; what it raises would fail the call that is audited."""
+        """The audit hook; an exception here would fail the audited call."""
         if not self._is_on or getattr(self._inside, "is_so", False):
             return
         self._inside.is_so = True
@@ -175,7 +175,7 @@ class Sources:
 
 @contextmanager
 def _in_place_of(owner: Any, name: str, other: Callable[..., Any]) -> Iterator[None]:
-    """Replace a function for as long as the block lasts."""
+    """Replace a function while the block runs."""
     before = getattr(owner, name)
     setattr(owner, name, other)
     try:
@@ -185,7 +185,7 @@ def _in_place_of(owner: Any, name: str, other: Callable[..., Any]) -> Iterator[N
 
 
 def modules_of_code() -> Iterator[ModuleType]:
-    """The modules that are imported and are not of the installation."""
+    """The imported modules that are not part of the installation."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not file.startswith(_INSTALLED):
@@ -193,13 +193,13 @@ def modules_of_code() -> Iterator[ModuleType]:
 
 
 def _absolute(path: Any) -> str | None:
-    """The path of something that is not of the installation, nor of the kernel."""
+    """The absolute path; None for paths of the installation or the kernel."""
     file = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  as above
     return None if file.startswith(_NOT_OF_THE_CODE) else file
 
 
 def _stamp(file: str) -> Stamp:
-    """What identifies the contents of a file; of a folder, when an entry was added or removed."""
+    """A stamp of the contents of a file, or of the last change of a folder's entries."""
     try:
         found = _stat(file)
     except (OSError, ValueError):
@@ -214,7 +214,7 @@ def _is_there(path: str) -> bool:
 
 
 def _entries(folder: str, kind: str) -> list[str] | None:
-    """The names in a folder: all, those that an import may find, or those of files of settings."""
+    """The names in a folder: all, those that an import may find, or those of config files."""
     try:
         names = sorted(set(os.listdir(folder)) - {"__pycache__"})  # noqa: PTH208  as above
     except OSError:
