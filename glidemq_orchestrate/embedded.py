@@ -109,8 +109,7 @@ class EmbeddedServer:
     def exit_code(self) -> int | None:
         """The exit code of a server that ended unexpectedly, or minus the number of the fatal signal.
 
-        None while it runs, after ``stop``, and where the system does not report it (macOS before Python
-        3.13).
+        None while it runs, after ``stop``, and if the system does not report it (macOS before Python 3.13).
         """
         if self._pid is None or self._owner != os.getpid() or not hasattr(os, "waitid"):
             return None

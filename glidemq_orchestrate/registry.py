@@ -12,7 +12,7 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 class ConsumerGroup(NamedTuple):
     """A consumer group: how many entries its consumers hold, the last delivered one, and how many follow it.
 
-    ``lag``: None where the server cannot compute it.
+    ``lag``: None if the server cannot compute it.
     """
 
     name: str
@@ -38,7 +38,7 @@ def forget_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
 
 
 def worker_descriptions(queue: QueueKeys, worker_ids: list[str]) -> Call[list[str | None]]:
-    """The registration of each worker; None where it has expired."""
+    """The registration of each worker; None if it has expired."""
     return command("MGET", *(queue.worker(worker) for worker in worker_ids), decode=list)
 
 

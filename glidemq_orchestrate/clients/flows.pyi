@@ -44,7 +44,7 @@ class Flow:
     @property
     def _ref(self) -> FlowRef: ...
     def now(self) -> datetime:
-        """Return the server's time, by which times of flows and nodes are set: UTC, to some milliseconds."""
+        """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
 
     def status(self) -> FlowStatus:
         """Read state and counts, in constant time.
@@ -141,7 +141,7 @@ class Flow:
 
         Flows with nodes on Node workers need a supervisor: a Python worker, or a running ``wait`` or
         ``watch``. Use this call in code that only polls the status. It takes one round trip if the queues
-        have a supervisor, otherwise up to some seconds. It does nothing if the server refuses it. Safe to
+        have a supervisor, otherwise up to a few seconds. It does nothing if the server refuses it. Safe to
         repeat.
         """
 
@@ -481,7 +481,7 @@ class AsyncFlow:
     @property
     def _ref(self) -> FlowRef: ...
     async def now(self) -> datetime:
-        """Return the server's time, by which times of flows and nodes are set: UTC, to some milliseconds."""
+        """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
 
     async def status(self) -> FlowStatus:
         """Read state and counts, in constant time.
@@ -578,7 +578,7 @@ class AsyncFlow:
 
         Flows with nodes on Node workers need a supervisor: a Python worker, or a running ``wait`` or
         ``watch``. Use this call in code that only polls the status. It takes one round trip if the queues
-        have a supervisor, otherwise up to some seconds. It does nothing if the server refuses it. Safe to
+        have a supervisor, otherwise up to a few seconds. It does nothing if the server refuses it. Safe to
         repeat.
         """
 
@@ -968,7 +968,7 @@ class FlowProducer(SyncFacade):
         """
 
     def now(self) -> datetime:
-        """Return the server's time, by which times of flows are set: UTC, to some milliseconds."""
+        """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
 
     def supervise(self, home: str) -> Sequence[str]:
         """``Flow.supervise`` for all flows of a home queue.
@@ -1106,7 +1106,7 @@ class AsyncFlowProducer(AsyncFacade):
         """
 
     async def now(self) -> datetime:
-        """Return the server's time, by which times of flows are set: UTC, to some milliseconds."""
+        """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
 
     async def supervise(self, home: str) -> Sequence[str]:
         """``Flow.supervise`` for all flows of a home queue.

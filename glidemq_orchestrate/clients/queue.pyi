@@ -430,7 +430,7 @@ class Queue(SyncFacade):
         """
 
     def now(self) -> datetime:
-        """Return the server's time, by which leases and due times are set: UTC, to some milliseconds."""
+        """Return the server's time, by which leases and due times are set: UTC, within a few milliseconds."""
 
     def pause(self) -> None:
         """Stop workers of this package from starting jobs; running jobs continue. Repeatable.
@@ -990,7 +990,7 @@ class AsyncQueue(AsyncFacade):
         """
 
     async def now(self) -> datetime:
-        """Return the server's time, by which leases and due times are set: UTC, to some milliseconds."""
+        """Return the server's time, by which leases and due times are set: UTC, within a few milliseconds."""
 
     async def pause(self) -> None:
         """Stop workers of this package from starting jobs; running jobs continue. Repeatable.

@@ -139,7 +139,7 @@ async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bo
 
 
 async def _supervision(driver: AsyncDriver, prefix: str, where: str) -> list[Finding]:
-    """Whether each home queue of running flows has a supervisor; no finding where that is unreadable."""
+    """Whether each home queue of running flows has a supervisor; no finding if that cannot be read."""
     name = "supervision"
     try:
         missing = await driver.run(unsupervised_homes(prefix))

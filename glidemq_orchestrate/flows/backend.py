@@ -305,7 +305,7 @@ def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
-    """Notify dependents of completed jobs in other slots; advance the flows where that is not enough."""
+    """Notify dependents of completed jobs in other slots; advance the flows if that is not enough."""
     if completed or moved:
         yield from upkeep.carry(queue, completed, moved, clock)
 

@@ -43,7 +43,7 @@ class CheckedNode:
         is_placed: Whether its options affect how it is queued: priority, LIFO, time to live, ordering, cost.
         rule: None for the default, all completed.
         on_failure: How its failure counts for its dependents; None: as a failure.
-        policies: How failures of dependencies count, where the node itself sets that.
+        policies: How failures of dependencies count, by dependency, if the node itself sets that.
         extension: The id of the extension that added it to the previous generation, or ''.
     """
 

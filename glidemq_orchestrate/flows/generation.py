@@ -207,7 +207,7 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
 
 
 def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
-    """The generation that superseded this one, and when its jobs were removed; None where not so."""
+    """The generation that superseded this one, and when its jobs were removed; None for each not set."""
     return command("HMGET", home.flow(flow_id), "superseded", "expired_at", decode=list)
 
 

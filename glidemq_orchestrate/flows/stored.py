@@ -55,7 +55,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
             break
         if backend.is_carried or read_status(ref.home, ref.flow_id, record).state.is_terminal:
             raise FlowIncomplete(
-                f"flow {ref.public_id} was cancelled while it was submitted. Fix: submit it again"
+                f"flow {ref.public_id} was cancelled while it was being submitted. Fix: submit it again"
             )
         yield from backend.advance(ref, clock)  # added nodes may still be joining the flow
     rows, data, manners, _ = stored

@@ -162,7 +162,7 @@ def _hints(of: Any) -> Mapping[str, Any]:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a value matches the type hint; True where that cannot be decided."""
+    """Whether a value matches the type hint; True if that cannot be decided."""
     if hint is None or hint is types.NoneType:
         return value is None
     if isinstance(hint, typing.NewType):

@@ -53,7 +53,7 @@ class ServerClock:
         return (self.monotonic_us() + self._offset_us) // 1_000
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since the machine was started, time asleep included where the system counts it."""
+        """Milliseconds since the machine started, including time asleep if the system counts it."""
         return _monotonic_ns() // 1_000_000
 
     def is_due(self, every_ms: int = SYNC_EVERY_MS) -> bool:

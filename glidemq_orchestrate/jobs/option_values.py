@@ -65,8 +65,8 @@ class Keep:
 
     It applies only to the job that has it. ``count``: the max number of jobs with the same end state and the
     same count; the newest remain. ``age``: the time after its end; any worker of the queue then removes the
-    job within some seconds. A job with a parent remains at least until the parent has ended; a node of a flow
-    remains as long as its flow.
+    job within a few seconds. A job with a parent remains at least until the parent has ended; a node of a
+    flow remains as long as its flow.
     """
 
     count: int | None = None

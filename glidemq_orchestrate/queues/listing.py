@@ -1,7 +1,7 @@
 """The jobs of a queue: by state, by name, by data, and how many.
 
 glide-mq has an index for most states, but not for jobs that wait for other jobs: a scan of the keys finds
-those, a page at a time. The job's hash is authoritative, no matter where the job was found.
+those, a page at a time. The hash of a job is authoritative, not the place where its id was found.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def parsed_object(text: str | None) -> dict[str, Any]:
 
 
 def read_progress(text: str | None) -> Json:
-    """Stored progress: JSON where it is JSON, else the text."""
+    """Stored progress: decoded if it is JSON, else the text."""
     if not text:
         return None
     try:

@@ -192,7 +192,7 @@ class WholeQueueOperations(QueueOperationsBase):
         return usages.budget(self._keys, root_id)
 
     def now(self) -> Op[datetime]:
-        """Return the server's time, by which leases and due times are set: UTC, to some milliseconds."""
+        """Return the server's time, by which leases and due times are set: UTC, within a few milliseconds."""
         yield from ()  # without a call to the server
         return stored.as_time(self._clock.now_ms())
 

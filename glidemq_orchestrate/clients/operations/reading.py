@@ -57,7 +57,7 @@ class ReadingOperations:
         return (yield from tendings.step(self._tending, watch))
 
     def now(self) -> Op[datetime]:
-        """Return the server's time, by which times of flows and nodes are set: UTC, to some milliseconds."""
+        """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
         yield from ()  # without a call to the server
         return as_time(self.clock.now_ms())
 
@@ -197,7 +197,7 @@ class ReadingOperations:
 
         Flows with nodes on Node workers need a supervisor: a Python worker, or a running ``wait`` or
         ``watch``. Use this call in code that only polls the status. It takes one round trip if the queues
-        have a supervisor, otherwise up to some seconds. It does nothing if the server refuses it. Safe to
+        have a supervisor, otherwise up to a few seconds. It does nothing if the server refuses it. Safe to
         repeat.
         """
         yield from tendings.once(self._tending)

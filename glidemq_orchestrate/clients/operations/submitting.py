@@ -117,7 +117,7 @@ class ProducerOperations:
         yield from workers.require(self._prefix, _by_queue(jobs), self._clock.now_ms())
 
     def now(self) -> Op[datetime]:
-        """Return the server's time, by which times of flows are set: UTC, to some milliseconds."""
+        """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
         yield from ()  # without a call to the server
         return as_time(self._clock.now_ms())
 

@@ -273,7 +273,7 @@ def open_gate(queue: QueueKeys, job_id: str, number: int | str) -> Call[int]:
 
 
 def send_fenced(todo: Iterable[tuple[Call[int], Sequence[Call[Any]]]]) -> Op[None]:
-    """Send calls of our functions, each with the plain calls to use where the function is missing."""
+    """Send calls of our functions, each with the plain calls to use if the function is missing."""
     for part in parts(list(todo)):
         replies = yield from ask_each([call for call, _ in part])
         plain: list[Call[Any]] = []

@@ -168,7 +168,7 @@ def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | N
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
-    """Notify dependents of completed jobs in other queues; advance the flows where that is not enough."""
+    """Notify dependents of completed jobs in other queues; advance the flows if that is not enough."""
     dependents = yield from ask_all([members(queue.parents(job_id)) for job_id in completed])
     notifying = [
         complete_child(other, parent, f"{queue.base}:{job_id}")

@@ -181,7 +181,8 @@ def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock)
 def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op[None]:
     """Read the whole stream once; requeue each job that is not in it, or only in a dead entry.
 
-    A job that moves in the meantime gets an entry at the end, where it is found, or has changed its state.
+    A job that moves during the search either gets an entry at the end, where it is found, or changes its
+    state.
     """
     searched = {suspect.job_id for suspect in suspects}
     found: dict[str, list[str]] = defaultdict(list)

@@ -359,7 +359,7 @@ def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
 
 
 def edge_policies(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:
-    """The failure policies of a node for these dependencies; '' where it has none."""
+    """The failure policies of a node for these dependencies; '' for none."""
 
     def decode(reply: Any) -> list[str]:
         return [text or "" for text in reply]
