@@ -58,7 +58,7 @@ def of(found: Sequence[ConsumerGroup]) -> list[ConsumerGroup]:
 
 
 def subscriptions(queue: QueueKeys, look_at: int | None) -> Op[list[SubscriptionInfo]]:
-    """All subscriptions, by name; counts at most about ``look_at`` waiting messages."""
+    """All subscriptions, by name; counts the waiting messages up to about ``look_at``."""
     found = []
     for group in of((yield from groups(queue))):
         waiting = yield from undelivered(queue, group, look_at)
@@ -67,7 +67,7 @@ def subscriptions(queue: QueueKeys, look_at: int | None) -> Op[list[Subscription
 
 
 def undelivered(queue: QueueKeys, group: ConsumerGroup, look_at: int | None) -> Op[int]:
-    """How many entries were not delivered to the group: the server's number, or counted."""
+    """How many entries were not delivered to the group: the number of the server, or else counted."""
     if group.lag is not None:
         return group.lag
     count, start = 0, f"({group.last}"

@@ -120,7 +120,7 @@ def findings(book: Book, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> l
         counted.update(seen)
     for code, run in suspects:
         if run is None:
-            key = (FindingKind.WORKER_ENDED, "", f"with exit code {code} while it ran nothing")
+            key = (FindingKind.WORKER_ENDED, "", f"with exit code {code} while it ran no handler")
             first.setdefault(key, Finding(*key[:2], "", key[2], 0))
             counted[key] += 1
     return [

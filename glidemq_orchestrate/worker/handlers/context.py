@@ -115,7 +115,7 @@ class FlowOfNode(ABC):
             await self.add_nodes_async(nodes, before=before)
 
 
-_NO_WORKER: Final = "there is no worker here to report it to"
+_NO_WORKER: Final = "this context has no worker that receives reports"
 
 
 class Speaker:
@@ -150,8 +150,9 @@ class Speaker:
     def note_published(self, _lines: Sequence[str]) -> None:
         """Record what this attempt has written, from a plain handler. Without a worker nothing is recorded.
 
-        Only once its result is accepted, the lines are stored in the queue. They stay, even after the job is
-        removed, until the data that they name is visible; see ``Queue`` of ``spark.published.catching_up``.
+        The lines are stored in the queue only when the result is accepted. They stay, even after the job is
+        removed, until the data that they name is visible; see ``NotedQueue`` of
+        ``spark.published.catching_up``.
 
         Raises:
             LeaseLost: The attempt no longer owns its job.

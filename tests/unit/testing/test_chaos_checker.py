@@ -86,7 +86,7 @@ def test_a_worker_that_ended_names_the_step_that_such_workers_were_running() -> 
     found = findings(Book(story.entries), CALM)
     assert [(one.step, one.detail, one.run, one.count) for one in found] == [
         ("crash", "with exit code -11", 3, 2),
-        ("", "with exit code 9 while it ran nothing", 0, 1),
+        ("", "with exit code 9 while it ran no handler", 0, 1),
     ]
 
 
