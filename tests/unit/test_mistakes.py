@@ -13,6 +13,7 @@ from glidemq_orchestrate import (
     ConnectionSettings,
     FlowNode,
     FlowSpec,
+    Handlers,
     JobOptions,
     NewJob,
     check_flow,
@@ -110,6 +111,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an address in place of a URL": (
         lambda: ConnectionSettings("127.0.0.1:7801").kind,
         "; did you mean valkey://127.0.0.1:7801?",
+    ),
+    "a handler with two arguments": (
+        lambda: Handlers().handler("load")(lambda ctx, day: day),  # type: ignore[type-var]
+        "handler 'load' must take one argument, ctx: missing a required argument: 'day'",
+    ),
+    "a handler without an argument": (
+        lambda: Handlers().handler(clean),  # type: ignore[type-var]
+        "handler 'clean' must take one argument, ctx: too many positional arguments",
     ),
     "a word for no field in a file": (
         lambda: written(colour="red"),

@@ -113,6 +113,7 @@ class RegistersHandlers(ABC):
                 raise ConfigurationError(
                     f"handler {job!r} cannot have a grace: only plain functions in threads can"
                 )
+            _check_argument("handler", job, function)
             registered = Registered(function, is_async, process, at_most_once, limit, grace=grace_seconds)
             self._registry.register(job, registered)
 
@@ -146,6 +147,7 @@ class RegistersHandlers(ABC):
 
         def register(function: F, job: str) -> None:
             is_async = inspect.iscoroutinefunction(function)
+            _check_argument("batch handler", job, function)
             registered = Registered(function, is_async, timeout=limit, batch_size=size, batch_wait=batch_wait)
             self._registry.register(job, registered)
 
@@ -294,6 +296,17 @@ def _check_name(name: object, what: str) -> None:
         raise ConfigurationError(f"a {what} needs a name, got an empty one")
     if not (name is None or isinstance(name, str) or callable(name)):
         raise ConfigurationError(f"the name of a {what} must be str, got {described(name)}")
+
+
+def _check_argument(what: str, job: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with one argument."""
+    try:
+        inspect.signature(function).bind(None)
+    except ValueError:  # it has no signature
+        return
+    except TypeError as exc:
+        needed = "ctx" if what == "handler" else "a list of contexts"
+        raise ConfigurationError(f"{what} {job!r} must take one argument, {needed}: {exc}") from None
 
 
 def _decorated(name: Any, what: str, register: Callable[[Any, str], None]) -> Any:
