@@ -30,7 +30,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 CHECK_SECONDS: Final = 0.5
 BLOCKED_SECONDS: Final = 1.0
 AGAIN: Final = 4
-"""A handler that still blocks is named again after this many times as long."""
+"""A handler that still blocks is named again when it has blocked this many times as long."""
 MIN_SHARE: Final = 0.1
 MAIN_SHARE: Final = 0.8
 """A culprit has used at least this share of the time, and of the time that all handlers used."""

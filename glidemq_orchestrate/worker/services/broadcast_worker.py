@@ -162,7 +162,7 @@ class BroadcastWorker(HandlerService):
 
     async def _fetch_until_stopped(self) -> None:
         """Fetch messages while there is room, until stopped."""
-        is_stopping = self._asked_to_stop.is_set
+        is_stopping = self._stop_requested.is_set
         while not is_stopping():
             if self._room() <= 0:
                 await self._wait_for_room()
@@ -213,12 +213,12 @@ class BroadcastWorker(HandlerService):
                 self._start(begun)
 
     def _room(self) -> int:
-        if self._threads.is_crowded or self._asked_to_stop.is_set():
+        if self._threads.is_crowded or self._stop_requested.is_set():
             return 0
         return self._concurrency - len(self._held)
 
     async def _fetch(self, *, again: bool) -> None:
-        """Fetch messages for the free places, or the pending ones again, and start their runs."""
+        """Fetch messages for the free places, or pending messages again, and start their runs."""
         async with self._taking:
             if (room := self._room()) <= 0:
                 self._again = self._again or again

@@ -58,7 +58,7 @@ class Service(AsyncFacade, ABC):
         super().__init__(url, prefix=prefix, clock=clock)
         self.id = name
         self.ready = threading.Event()
-        self._asked_to_stop = threading.Event()
+        self._stop_requested = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._tasks: list[OwnTask] = []
@@ -96,7 +96,7 @@ class Service(AsyncFacade, ABC):
             GlideMQError: As ``serve``, at the beginning of the block.
             RuntimeError: It is already running, or was stopped: create another one.
         """
-        if self._loop is not None or self._asked_to_stop.is_set():
+        if self._loop is not None or self._stop_requested.is_set():
             raise RuntimeError(f"{self.id} is already running or has been stopped; create another one")
         failure: list[BaseException] = []
 
@@ -122,7 +122,7 @@ class Service(AsyncFacade, ABC):
 
     def stop(self) -> None:
         """Stop the service, from any thread or signal handler, even before its start. Repeatable."""
-        self._asked_to_stop.set()
+        self._stop_requested.set()
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -141,12 +141,12 @@ class Service(AsyncFacade, ABC):
             ConnectionFailed: The server could not be reached at the start. A started service waits for it.
         """
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        if self._asked_to_stop.is_set():
+        if self._stop_requested.is_set():
             self._stopping.set()
         with self._signals(self._loop) if signals else contextlib.nullcontext():
             try:
                 await self._begin()
-                self._every("the clock", TIME_MS / 1000, self._learn_time)
+                self._every("the clock", TIME_MS / 1000, self._update_time)
                 if threading.current_thread() is not threading.main_thread():
                     self._every("the main thread", 1.0, self._stop_with_main_thread)
                 started = {"action": f"{self._kind}_started", "worker": self.id}
@@ -275,7 +275,7 @@ class Service(AsyncFacade, ABC):
         except (SystemExit, KeyboardInterrupt) as exc:
             logger.error("%s: %s raised %r", self.id, what, exc, extra={"action": "stop"})  # noqa: TRY400
 
-    async def _learn_time(self) -> None:
+    async def _update_time(self) -> None:
         await self._run(learn_time(self._clock, every_ms=TIME_MS))
 
     async def _stop_with_main_thread(self) -> None:
