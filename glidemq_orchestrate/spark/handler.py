@@ -4,10 +4,9 @@
 ``steps.run`` and ``steps.sql`` for their payloads. ``spark.submit`` jobs run a program with a driver of its
 own: see the package ``submit``.
 
-Steps run in threads of session hosts, child processes of the worker that each have a session and its JVM. A
-step that ends its process or JVM does not affect the steps of another. A program that has a Spark session
-when its worker starts keeps it: then steps run on that session, in threads of the worker, and there are no
-hosts.
+Steps run in threads of session hosts: child processes of the worker, each with a session and its JVM. A step
+that ends its process or JVM does not affect the steps of other hosts. If the program already has a Spark
+session when its worker starts, steps run on that session, in threads of the worker, without hosts.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class Losses:
     """Counts lost sessions by job, to find the job that ends them. Any thread may call it.
 
     The first loss costs no attempt, because any step of the session may be the cause; the job then runs in a
-    separate session if possible, and loses only that one. The counts are of this process:
-    another worker counts for itself.
+    separate session if possible, and loses only that one. Each process counts for itself.
     """
 
     def __init__(self) -> None:
@@ -58,7 +56,7 @@ class Losses:
             return job in self._counts
 
     def note(self, job: str) -> int:
-        """Count a loss while the job ran; returns how many there were in a row."""
+        """Count a loss while the job ran; returns the number of losses in a row."""
         with self._lock:
             self._counts[job] = self._counts.pop(job, 0) + 1
             while len(self._counts) > MAX_KNOWN:
@@ -98,7 +96,7 @@ def run_python_step(ctx: Context) -> Json:
         InvalidCall, StepCancelled, StepFailed: See ``run_step``. An error of the step itself is raised as it
         is.
         RetryLater: The session was lost, perhaps because of another step: this costs no attempt.
-        SessionLost: It was lost again while the step ran.
+        SessionLost: The session was lost again while the step ran.
     """
     job = f"{ctx.queue}:{ctx.job_id}"
     try:
@@ -126,7 +124,7 @@ def _run(ctx: Context, *, is_suspect: bool) -> Json:
 
 
 def _is_here() -> bool:
-    """Whether the program has already a session, on which the steps run."""
+    """Whether the program already has a session, on which the steps run."""
     return not hosts.is_running and warm_session.is_built
 
 

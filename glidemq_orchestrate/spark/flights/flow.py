@@ -25,7 +25,7 @@ def chosen_months() -> list[int]:
     """The months that the environment variable ``GLIDEMQ_FLIGHTS_MONTHS`` names, such as ``1,2``, or all.
 
     Raises:
-        InvalidFlow: It holds something else.
+        InvalidFlow: The variable has another value.
     """
     text = os.environ.get(MONTHS_VARIABLE, "")
     return months_in(text) if text else list(MONTHS)
@@ -35,7 +35,7 @@ def months_in(text: str) -> list[int]:
     """The months in a text such as ``1,2``.
 
     Raises:
-        InvalidFlow: They are not distinct numbers from 1 to 12, with commas between them.
+        InvalidFlow: The text is not a list of distinct numbers from 1 to 12, separated by commas.
     """
     return _checked([int(part) if part.isdecimal() else 0 for part in map(str.strip, text.split(","))], text)
 
@@ -58,7 +58,7 @@ def build(location: str, *, queue: str = "spark", months: Sequence[int] = MONTHS
         months: Distinct numbers from 1 to 12, at least one.
 
     Raises:
-        InvalidFlow: The months are not as above.
+        InvalidFlow: ``months`` is invalid.
     """
     _checked(months, list(months))
 

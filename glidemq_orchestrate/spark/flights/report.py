@@ -1,4 +1,4 @@
-"""The finished report: one table, one chart, one short summary. Plain Python, no Spark."""
+"""The final report: one table, one chart, one short summary. Plain Python, no Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 MIN_FLIGHTS: Final = 1_000
-"""Keys with fewer are in the table, but not ranked in the summary, where one bad day would decide."""
+"""Keys with fewer flights are in the table, but not ranked in the summary: one bad day would decide."""
 
 PANELS: Final = {
     "hour": (0.075, 0.535, 0.40, 0.31),
@@ -29,10 +29,10 @@ PANELS: Final = {
 
 
 def check_totals(rows: Sequence[Row], flights: int) -> None:
-    """Make sure that no aggregate lost a flight: each section, and each weather factor, adds up to all.
+    """Check that no aggregate lost a flight: each section, and each weather factor, adds up to all flights.
 
     Raises:
-        Unrecoverable: One does not; the message shows both numbers.
+        Unrecoverable: A section does not add up; the message shows both numbers.
     """
     totals: dict[str, int] = defaultdict(int)
     for row in rows:

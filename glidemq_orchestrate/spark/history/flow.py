@@ -18,10 +18,10 @@ OPTIONS: Final = JobOptions(attempts=3, timeout=timedelta(minutes=30))
 
 
 def build(location: str, *, queue: str = "spark", days: int = 30) -> FlowSpec:
-    """The pipeline: ``collect``, then the four tables of ``TABLES`` side by side, then ``report``.
+    """The pipeline: ``collect``, then the four tables of ``TABLES`` in parallel, then ``report``.
 
-    ``collect`` adds what has ended since its last run to the table ``nodes``. It may run at any interval that
-    is shorter than the retention of flows. A repeat adds nothing twice.
+    ``collect`` adds the flows that have ended since its last run to the table ``nodes``. It may run at any
+    interval that is shorter than the retention of flows. A repeat adds no duplicates.
 
     Args:
         location: Directory that every worker of the queue can read and write; the same for each run.
@@ -29,7 +29,7 @@ def build(location: str, *, queue: str = "spark", days: int = 30) -> FlowSpec:
         days: How many past days the first run collects and each run reports: 1 to 3,650.
 
     Raises:
-        InvalidFlow: The days are not as above.
+        InvalidFlow: ``days`` is out of range.
     """
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= 3_650:
         raise InvalidFlow(f"days must be a whole number from 1 to 3650, got {described(days)}")

@@ -31,11 +31,11 @@ PANELS: Final = {
 def summary(tables: Tables) -> dict[str, Json]:
     """A few numbers: ``nodes``, ``failed``, ``retried``, ``run_total_s``, and the worst of each table.
 
-    ``nodes`` ran and ended, or failed without having run; ``failed`` failed for good by themselves
-    (``transforms.timed``). ``slowest_step`` has the largest total run time, ``slowest_node`` the node that
-    ran longest, ``commonest_cause`` the cause of the most retries and failures, ``longest_flow`` the flow
-    that took longest, with the node on its critical path that took most of it. Null where there is none.
-    Seconds have one decimal.
+    ``nodes`` counts nodes that ran and ended, or failed without having run; ``failed`` counts those that
+    failed permanently, not because of other nodes (``transforms.timed``). ``slowest_step`` has the largest
+    total run time, ``slowest_node`` the node that ran longest, ``commonest_cause`` the cause of the most
+    retries and failures, ``longest_flow`` the flow that took longest, with the node on its critical path that
+    took most of it. Null where there is none. Seconds have one decimal.
     """
     rows, path = tables["durations"], tables["path"]
     steps = _by_step(rows)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NODES: Final = "nodes"
 OVERLAP: Final = timedelta(hours=1)
-"""How far before the last known end flows are read again: an end may be written late."""
+"""The overlap with the last run, before the last known end of a flow: an end may be written late."""
 
 
 def collect(spark: SparkSession, ctx: Context, *, days: int) -> dict[str, Json]:
@@ -64,7 +64,7 @@ def collect(spark: SparkSession, ctx: Context, *, days: int) -> dict[str, Json]:
 
 
 def tabulate(spark: SparkSession, ctx: Context, *, days: int, table: str) -> dict[str, Json]:
-    """Make one of the tables of ``flow.TABLES`` of the last days; see ``transforms``.
+    """Build one of the tables of ``flow.TABLES`` from the last days; see ``transforms``.
 
     Raises:
         Unrecoverable: There is no such table.

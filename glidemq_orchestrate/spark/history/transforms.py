@@ -1,7 +1,7 @@
 """Pure DataFrame to DataFrame functions of the history pipeline: no files, no session, no clock.
 
-Their input are rows of the table ``nodes`` of the data source (``spark.source``), with ``flow_created_at``
-and ``flow_finished_at`` of their flow. Durations are in seconds, days are those of UTC in which the flow
+Their input is the rows of the table ``nodes`` of the data source (``spark.source``), with ``flow_created_at``
+and ``flow_finished_at`` of their flow. Durations are in seconds; a day is the UTC day on which the flow
 ended.
 """
 
@@ -26,7 +26,7 @@ MAX_CAUSES: Final = 100
 CAUSE_CHARACTERS: Final = 200
 CANCELLED: Final = "cancelled: "
 UPSTREAM: Final = r"^upstream \w+: "
-"""How the reasons of nodes begin that were cancelled, or that ended because of others without running."""
+"""How the reasons of nodes begin that ended because of other nodes without running."""
 PATH_SCHEMA: Final = (
     "flow_id string, generation int, flow_name string, day date, flow_s double, place int, node string, "
     "queue string, begins_s double, wait_s double, run_s double"
@@ -45,15 +45,15 @@ def newest(nodes: DataFrame) -> DataFrame:
 def timed(nodes: DataFrame) -> DataFrame:
     """The nodes that ran and ended, or failed without having run: with times, ``step`` and ``has_failed``.
 
-    Others that did not run are left out: they were skipped or cancelled, their flow was stopped, or those
-    before them ended so that they could not run. ``has_failed``: the node failed for good by itself; one that
-    was cancelled while it ran did not.
+    Other nodes that did not run are omitted: they were skipped or cancelled, their flow was stopped, or their
+    dependencies ended so that they could not run. ``has_failed``: the node failed permanently, and not
+    because of other nodes; a node that was cancelled while it ran has not failed.
 
     ``step`` is the node without its place in a fan-out: ``clean[*]`` for ``clean[17]``. ``ready_at`` is when
-    it could have started: when it became ready for a worker, where the server keeps that; else when the last
-    node before it ended, else when the flow was submitted. ``wait_s`` is from then to the start of its last
-    attempt, 0 or more, and ``run_s`` from there to its end. Where no worker began it, as by its queue
-    timeout, ``wait_s`` is until its end and ``run_s`` null.
+    it could have started: when it became ready for a worker, if the server stores that; else when its last
+    dependency ended, else when the flow was submitted. ``wait_s`` is the time from then to the start of its
+    last attempt, 0 or more, and ``run_s`` the time from there to its end. If no worker started it, as after a
+    queue timeout, ``wait_s`` lasts until its end and ``run_s`` is null.
     """
     ended = nodes.withColumn("has_failed", (fn.col("state") == "failed") & ~_follows()).where(
         "finished_at >= started_at or (has_failed and started_at is null and finished_at is not null)"
@@ -83,10 +83,10 @@ def durations(times: DataFrame) -> DataFrame:
     """How long nodes waited and ran: a row for each ``day``, ``queue``, ``flow_name`` and ``step``.
 
     Columns: these, ``nodes``, ``failed``, ``retried`` (nodes), ``run_total_s``, and for ``wait`` and ``run``
-    the quantiles ``_p50_s``, ``_p90_s`` and ``_p99_s``, exact, between two values in proportion. ``nodes``
-    are those of ``timed``, ``failed`` those that failed for good by themselves, with those that no worker
-    began, such as by a queue timeout. These waited and did not run: where none ran, the quantiles of ``run``
-    are null, and ``run_total_s`` is 0.
+    the exact quantiles ``_p50_s``, ``_p90_s`` and ``_p99_s``, linearly interpolated. ``nodes`` counts those
+    of ``timed``, ``failed`` those with ``has_failed``, including nodes that no worker started, as after a
+    queue timeout. These waited and did not run: if none ran, the quantiles of ``run`` are null, and
+    ``run_total_s`` is 0.
     """
     quantiles = [
         fn.percentile(f"{what}_s", share).alias(f"{what}_{name}_s")
@@ -103,7 +103,7 @@ def durations(times: DataFrame) -> DataFrame:
 
 
 def slowest(times: DataFrame) -> DataFrame:
-    """The hundred nodes that ran longest, the longest first."""
+    """The hundred nodes with the longest runs, the longest first."""
     ran = times.where("started_at is not null")
     columns = (*KEY, "day", "flow_name", "step", "queue", "state", "attempts", "worker", "wait_s", "run_s")
     return ran.select(*columns).orderBy(fn.col("run_s").desc(), *KEY).limit(MAX_SLOWEST)
@@ -112,11 +112,11 @@ def slowest(times: DataFrame) -> DataFrame:
 def retries(times: DataFrame) -> DataFrame:
     """Why nodes ran more than once, or failed: the hundred causes with the most nodes.
 
-    A cause is the first line of the reason that the last failure gave, with ``N`` for each number in it, so
-    that those which differ in an id only are one; ``(no reason is kept)`` where there is none. Nodes that
-    were cancelled or skipped, or ended as others did, are in it only if they had run more than once: why, is
-    not kept. Columns: ``queue``, ``step``, ``cause``, ``nodes``, ``failed`` (nodes, as in ``durations``),
-    ``more_attempts``, ``example`` (a flow id).
+    A cause is the first line of the reason of the last failure, with ``N`` for each number in it, so that
+    reasons that differ only in an id are the same cause; ``(no reason is kept)`` if there is none. Nodes that
+    were cancelled or skipped, or ended because of others, are included only if they had run more than once;
+    the reasons of their earlier attempts are not stored. Columns: ``queue``, ``step``, ``cause``, ``nodes``,
+    ``failed`` (nodes, as in ``durations``), ``more_attempts``, ``example`` (a flow id).
     """
     line = fn.split_part(fn.col("failed_reason"), fn.lit("\n"), fn.lit(1))
     plain = fn.regexp_replace(line, r"\b0x[0-9a-fA-F]+\b|\d+", "N")
@@ -135,10 +135,10 @@ def retries(times: DataFrame) -> DataFrame:
 
 
 def critical_paths(times: DataFrame) -> DataFrame:
-    """The nodes that each flow had to wait for: a row for each node on the path, from the first to the last.
+    """The critical path of each flow: a row for each node on the path, from the first to the last.
 
-    Only nodes that ran are on it. The path ends with the one that ended last; before each is the one of its
-    dependencies that ended last (of several, the first by name). To make a flow faster, make one of these
+    Only nodes that ran are on it. The path ends with the node that ended last. Before each node is the
+    dependency that ended last (of several, the first by name). To make a flow faster, make one of these nodes
     faster. Columns: ``PATH_SCHEMA``; ``flow_s`` is from the submission to the end of the flow, ``begins_s``
     from the submission until the node was ready, 0 or more. The nodes of one flow are in the memory of one
     task.
@@ -155,7 +155,7 @@ def _critical_path(nodes: pd.DataFrame) -> pd.DataFrame:
     after: dict[Any, Any] = by_name["after"].to_dict()
     path = dict[str, None]()
     place = max(sorted(ends), key=ends.__getitem__)
-    while place not in path:  # a graph has no cycle, but what is stored could have one
+    while place not in path:  # a flow has no cycle, but stored data could have one
         path[place] = None
         before = sorted(name for name in after[place] if name in ends)
         if not before:

@@ -8,12 +8,11 @@ What a kill leaves behind, and who repairs it:
 - after it has written, before its result is accepted: the same; the next attempt writes another folder;
 - after its result is accepted, before the version exists: the server has noted the publication with the
   acceptance, in the queue, whether or not the job still exists (``Speaker.note_published``). A Spark worker
-  of the queue makes the version within a minute or when it starts, and so does anyone who reads by the
-  result.
+  of the queue makes the version within a minute or when it starts, and so does any reader of the result.
 
 A process that was stopped and continues after another attempt has published writes to its own folder only,
-and its result is refused. (A plain ``df.write.mode("overwrite").save(path)`` can promise none of this: Spark
-removes the old files before it writes the new ones, and nothing stops a process that wakes up in between.)
+and its result is refused. (A plain ``df.write.mode("overwrite").save(path)`` guarantees none of this: Spark
+removes the old files before it writes the new ones, and nothing stops a process that resumes in between.)
 """
 
 from __future__ import annotations

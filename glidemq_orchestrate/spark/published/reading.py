@@ -76,9 +76,9 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
 
     Returns:
         The rows, with the columns as they were published. Versions of a partitioned table may have different
-        columns: those that a version lacks are null there. Each version that is needed takes a scan of its
-        own, some 50 ms. So a table of hundreds of versions reads faster if it is published as a whole, or is
-        a table of Iceberg.
+        columns: those that a version lacks are null there. Each version that is needed takes a separate scan,
+            about 50 ms. So a table with hundreds of versions reads faster if it is published as a whole, or
+            is an Iceberg table.
 
     Raises:
         NotPublished: There is no version, the version was removed, or files were published.

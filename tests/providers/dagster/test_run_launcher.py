@@ -146,7 +146,7 @@ def test_a_server_that_does_not_answer_tells_nothing_of_a_run(
     )
     with pytest.raises(TransportError):
         deaf.check_run_worker_health(again(steps, run))
-    assert "does not answer" in str(deaf.get_run_worker_debug_info(again(steps, run)))
+    assert "does not respond" in str(deaf.get_run_worker_debug_info(again(steps, run)))
 
 
 def test_runs_and_steps_need_queues_of_their_own(launcher: GlideMQRunLauncher) -> None:
