@@ -1,10 +1,11 @@
-"""Rows as jobs: which column is what, values as JSON, and the job of a row, always with the same id.
+"""Rows as jobs: the roles of columns, values as JSON, and the job of a row, always with the same id.
 
 Times are ISO 8601, those with a zone in UTC; decimals are texts with all their digits; binary data is Base64;
 NaN and infinity are texts. Structs and maps are objects.
 
 A repeat of a write adds no row twice: the deduplication hash of glide-mq has a field for each row, with the
-id of its job and the time. glide-mq never deletes one; the id of the job contains for how long it is kept.
+id of its job and the time. glide-mq never deletes these fields; the job id contains how long the field is
+kept.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ WRITE: Final = (
 
 @dataclass(frozen=True)
 class RowJobs:
-    """How the rows of one schema become jobs of one queue. It is pickled to the tasks.
+    """Converts the rows of one schema to jobs of one queue. It is pickled to the tasks.
 
     Attributes:
         forms: The form of each column in JSON, by name and in order.
-        key: The columns that identify a row; empty: all.
+        key: The columns that identify a row; empty: all columns.
         data: The column that is the payload; '': an object of all columns is.
         columns: The columns of the options that have one: ``priority``, ``delay``, ``ordering_key``.
     """
@@ -66,10 +67,10 @@ class RowJobs:
 
     @classmethod
     def read(cls, options: Options, schema: StructType) -> RowJobs:
-        """From the options of a write.
+        """Read the options of a write.
 
         Raises:
-            ConfigurationError: An option or a column is missing or not usable. Nothing was added.
+            ConfigurationError: An option or a column is missing or invalid. Nothing was added.
         """
         _check_columns(schema)
         found = cls(
@@ -87,10 +88,10 @@ class RowJobs:
         return found
 
     def jobs(self, write_id: str, rows: Sequence[Sequence[Any]]) -> Iterator[NewJob]:
-        """The jobs of rows, which are lists of values as Arrow gives them.
+        """The jobs of rows, which are lists of Arrow values.
 
         Raises:
-            ConfigurationError, InvalidJob: A value cannot be used. None of these rows is added.
+            ConfigurationError, InvalidJob: A value is invalid. None of these rows is added.
         """
         names = self.schema.names
         forms: list[Form] = [form_of(one.dataType, one.name) for one in self.schema.fields]
@@ -151,7 +152,7 @@ class RowJobs:
 
 
 def write_id_of(options: Options, made: str) -> str:
-    """The id of a write: that of the option, or the one that was made for it."""
+    """The id of a write: from the option, or else the generated one."""
     given = options.text("write_id")
     if given is None:
         return made
@@ -257,20 +258,20 @@ _ENTRY: Final = re.compile(r"row-[0-9a-f]{32}-([0-9]{1,9}):([0-9]{1,16})", re.AS
 
 
 def job_id(digest: str, remember: timedelta) -> str:
-    """The id of the job of a row, which is remembered for so long."""
+    """The id of the job of a row; ``remember``: how long the row is remembered."""
     return f"row-{digest}-{round(remember.total_seconds())}"
 
 
 def deduplication(digest: str, remember: timedelta) -> Deduplication:
-    """What keeps a row from being added again."""
+    """The deduplication that keeps a row from being added again."""
     return Deduplication(f"{_FIELD}{digest}", "throttle", remember)
 
 
 def forget_old(queue: QueueKeys, now_ms: int) -> Op[int]:
-    """Forget rows whose time is over; returns how many.
+    """Remove expired rows from the deduplication hash; returns their number.
 
-    Looks at some at random, and goes on while a quarter of them is over: so at most about a quarter of what
-    is stored is ever too old, however much that is, and a call costs little.
+    Samples some rows at random, and continues while a quarter of the sample has expired. So at most about a
+    quarter of the stored rows are expired, whatever their number, and a call is cheap.
     """
     key, forgotten = queue.key("dedup"), 0
     for _ in range(MAX_PAGES):
@@ -289,7 +290,7 @@ def forget_old(queue: QueueKeys, now_ms: int) -> Op[int]:
 
 
 def is_over(value: str, now_ms: int) -> bool:
-    """Whether an entry is that of a row whose time is over."""
+    """Whether an entry belongs to an expired row."""
     found = _ENTRY.fullmatch(value)
     return found is not None and int(found[2]) + int(found[1]) * 1000 + GRACE_MS < now_ms
 
@@ -303,10 +304,10 @@ _EXACT = (
 
 
 def form_of(kind: types.DataType, column: str) -> Form:
-    """How values of a type become JSON; Spark gives them as Arrow does.
+    """The JSON form of values of a type; Spark passes them as Arrow does.
 
     Raises:
-        ConfigurationError: There is no JSON for them.
+        ConfigurationError: The type has no JSON form.
     """
     if isinstance(kind, types.StructType):
         fields = {field.name: form_of(field.dataType, f"{column}.{field.name}") for field in kind.fields}
@@ -326,7 +327,7 @@ def form_of(kind: types.DataType, column: str) -> Form:
 
 
 def is_exact(kind: types.DataType) -> bool:
-    """Whether values of a type are the same whenever they are computed again: those can be keys."""
+    """Whether values of a type are the same when they are computed again: only these can be keys."""
     return isinstance(kind, _EXACT)
 
 

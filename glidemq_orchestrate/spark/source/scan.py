@@ -1,4 +1,4 @@
-"""Which rows of which table are read: by the options, and by the filters that Spark pushes down."""
+"""Selects the rows to read from a table: by options, and by the filters that Spark pushes down."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _EVERY_STATE: Final = [*sorted(STATES - {JobState.UNKNOWN}), JobState.UNKNOWN]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is read. None, and all times: no such limit.
+    """The selection of a read. None, and all times: no limit.
 
     Attributes:
-        queues: Of jobs and events their queues, of flows and nodes the homes of the flows.
-        states: Of jobs, flows or nodes.
+        queues: The queues of jobs and events, or the home queues of flows and nodes.
+        states: The states of jobs, flows or nodes.
         times: When the jobs or flows ended, or the events happened.
         created: When the flows were created.
-        rows: About how many a task reads.
+        rows: About how many rows a task reads.
     """
 
     table: str
@@ -55,13 +55,13 @@ class Scan:
 
     @property
     def jobs(self) -> WantedJobs:
-        """Of the table of jobs."""
+        """The selection for the table of jobs."""
         states = STATES if self.states is None else frozenset(map(JobState, self.states))
         return WantedJobs(states, self.times)
 
     @property
     def flows(self) -> WantedFlows:
-        """Of the tables of flows and of nodes: which flows."""
+        """The selected flows, for the tables of flows and of nodes."""
         states = self.states if self.table == "flows" else self.flow_states
         return WantedFlows(
             self.flow_ids,
@@ -73,12 +73,12 @@ class Scan:
         )
 
     def narrowed(self, attribute: str, operator: str, value: Any) -> Scan:
-        """What is left of it by a filter; the same if the filter does not limit what is read.
+        """The selection narrowed by a filter; unchanged if the filter does not limit it.
 
         Args:
             attribute: The column.
             operator: ``=``, ``in``, ``<``, ``<=``, ``>`` or ``>=``.
-            value: With ``in`` several.
+            value: The value; several for ``in``.
         """
         field = _FILTERED[self.table].get(attribute)
         if field is None:
@@ -121,7 +121,7 @@ def scan_of(given: Mapping[str, str]) -> tuple[Scan, Options]:
     """The rows that the options of a read select.
 
     Raises:
-        ConfigurationError: One is unknown, missing or not valid.
+        ConfigurationError: An option is unknown, missing or invalid.
     """
     lowered = {name.lower(): value for name, value in given.items()}
     table = lowered.get("table", "")
@@ -165,7 +165,7 @@ def _among(now: Iterable[str] | None, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _times(operator: str, value: Any) -> Times | None:
-    """The times of a comparison, to the millisecond, and rather more: Spark compares again."""
+    """The times of a comparison, to the millisecond, or a wider range: Spark compares again."""
     if not isinstance(value, datetime):
         return None
     moment = value if value.tzinfo else value.replace(tzinfo=UTC)

@@ -22,17 +22,18 @@ from glidemq_orchestrate.spark.source.writer import StreamWriter, TableWriter
 class GlideMQDataSource(api.DataSource):
     """The data source ``glidemq`` of Spark 4: jobs, flows, nodes and events as tables, and rows as jobs.
 
-    In a Spark step it is there; elsewhere ``spark.dataSource.register(GlideMQDataSource)`` makes it known to
-    a session. Executors connect by themselves, so the server must be reachable from them, and they need this
-    package. Names that may be several are one text, or a JSON array of texts: ``'["etl", "bi"]'``.
+    Spark steps have it registered; elsewhere call ``spark.dataSource.register(GlideMQDataSource)``. Executors
+    connect by themselves, so they must be able to reach the server, and need this package. An option for one
+    or more names is a text, or a JSON array of texts: ``'["etl", "bi"]'``.
 
     **Connection**: ``url``, ``prefix`` and the other fields of ``ConnectionSettings`` (``ssl_keyfile`` for
-    ``key``). Without ``url`` it is ``GLIDEMQ_URL`` of the environment in which the driver's JVM was started.
+    ``key``). The default of ``url`` is ``GLIDEMQ_URL`` in the environment in which the driver's JVM was
+    started.
 
     **Reading**: ``spark.read.format("glidemq").option("table", ...).load()`` with a table of
     ``tables.TABLES`` (the schema has a comment for each column). Each task reads about ``rows_per_partition``
-    rows (10,000), a page at a time. These options choose rows; ``spark.sql.python.filterPushdown.enabled``
-    (of Spark 4.1) makes filters on the same columns do the same:
+    rows (10,000), page by page. These options select rows; with ``spark.sql.python.filterPushdown.enabled``
+    (Spark 4.1), filters on the same columns do the same:
 
     * ``jobs``: ``queue``, ``state``, ``since`` and ``until`` (of ``finished_at``). ``payload`` false leaves
       out data and result.
@@ -42,19 +43,22 @@ class GlideMQDataSource(api.DataSource):
       of the nodes. Only current generations have nodes.
     * ``events``: ``queue``, ``since`` and ``until`` (of ``at``).
 
-    Times are ISO 8601 with a zone; ``until`` is excluded. Of jobs, ``completed``, ``failed``, ``delayed``,
-    ``waiting`` and ``active`` have indexes; for those that wait for others, for their ordering key, or were
-    taken from a priority list, all keys of the server are scanned, so choose states where you can. Flows have
-    an index by state and ``created_at``; for ``since`` and ``until`` one field of each ended flow is read.
+    Times are ISO 8601 with a zone; ``until`` is excluded. Jobs that are ``completed``, ``failed``,
+    ``delayed``, ``waiting`` or ``active`` have indexes. For jobs that wait for others or for their ordering
+    key, or were taken from a priority list, all keys of the server are scanned, so select states if possible.
+    Flows have an index by state and ``created_at``; for ``since`` and ``until``, one field of each ended flow
+    is read.
 
-    A read is no snapshot. What does not change during the read is read once; a job that changes its state
-    may be missing, or there twice, with two states. A flow or node is as it was when it was read.
+    A read is not a snapshot. Rows that do not change during the read are read once; a job that changes its
+    state may be missing, or appear twice, with two states. A flow or node is in its state at the time of its
+    read.
 
     **Streaming**: ``spark.readStream`` with the table ``events``, and ``queue``, ``startingOffsets``
-    (``latest`` or ``earliest``) and ``failOnDataLoss``. Each event comes once, also after a restart from the
-    checkpoint. The server keeps about 1,000 events of a queue: where some were trimmed before they were read,
-    the query fails with ``EventsLost``, unless ``failOnDataLoss`` is false. A queue that the checkpoint does
-    not know yet is read from its first event. One that it knows must not be left out of the option ``queue``.
+    (``latest`` or ``earliest``) and ``failOnDataLoss``. Each event is read once, even after a restart from
+    the checkpoint. The server keeps about 1,000 events of a queue: if events are trimmed before they are
+    read, the query fails with ``EventsLost``, unless ``failOnDataLoss`` is false. A queue that is new to the
+    checkpoint is read from its first event. A queue in the checkpoint must not be omitted from the option
+    ``queue``.
 
     **Writing**: ``frame.write.format("glidemq").option("queue", ...).option("name",
     ...).mode("append").save()`` adds a job for each row, for the handler ``name``.
@@ -70,8 +74,8 @@ class GlideMQDataSource(api.DataSource):
     * ``attempts``; ``priority`` and ``delay`` (seconds), each a number or a column; ``ordering_key``, a
       column; and ``options``, a JSON object with any field of ``JobOptions``, as in a flow file.
 
-    A write is not all or nothing: workers begin with the first rows. With ``writeStream`` (PySpark 4.1) query
-    and number of the batch are the id of a write.
+    A write is not atomic: workers start with the first rows. With ``writeStream`` (PySpark 4.1), the query
+    and the number of the batch are the id of a write.
 
     Errors of options and columns are raised on the driver, before anything is read or added.
     """
@@ -95,7 +99,7 @@ class GlideMQDataSource(api.DataSource):
         return TableReader(options.settings(), wanted)
 
     def streamReader(self, schema: StructType) -> EventStreamReader | RefusedStream:  # noqa: N802  Spark's
-        """Read events as they come; see ``RefusedStream`` for options that are not valid."""
+        """Read events as they occur; see ``RefusedStream`` for invalid options."""
         try:
             reader = EventStreamReader.of(self.options)
             _check_schema(schema, "events")
@@ -132,7 +136,7 @@ def _check_schema(schema: StructType, table: str) -> None:
 
 
 class RefusedStream(api.DataSourceStreamReader):
-    """A stream whose options are not valid: it raises the error at its first offset.
+    """A stream with invalid options: it raises the error at its first offset.
 
     When ``streamReader`` itself raises, PySpark ends with another error, which hides the reason.
     """
@@ -154,6 +158,6 @@ class RefusedStream(api.DataSourceStreamReader):
         raise self._error
 
     def read(self, partition: api.InputPartition) -> Iterator[Any]:
-        """Raise the error; no task comes here."""
+        """Raise the error; no task calls this."""
         del partition
         raise self._error

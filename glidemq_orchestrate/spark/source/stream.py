@@ -1,4 +1,4 @@
-"""Events as they come: the reader of a stream, with a place in each queue that Spark keeps."""
+"""Events as they occur: the reader of a stream, whose position in each queue Spark stores."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 KNOWN: Final = ("table", "queue", "startingOffsets", "failOnDataLoss", "rows_per_partition", "path")
 STREAM: Final = frozenset({"startingoffsets", "failondataloss"})
 LOOK_SECONDS: Final = 30.0
-"""So often a stream of all queues looks for new ones, by a scan of the keys."""
+"""The interval at which a stream of all queues finds new ones, by a scan of the keys."""
 PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What is read, and how. ``queues``: None for all."""
+    """The options of a stream. ``queues``: None for all."""
 
     queues: tuple[str, ...] | None
     from_now: bool
@@ -44,7 +44,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Part:
-    """Events of a queue after a place and up to another. ``is_new``: the checkpoint had no place in it."""
+    """Events of a queue between two positions. ``is_new``: the checkpoint had no position in the queue."""
 
     queue: str
     low: Mark
@@ -53,16 +53,16 @@ class _Part:
 
     @property
     def count(self) -> int:
-        """How many they are; negative if the queue was obliterated since."""
+        """The number of events; negative if the queue was obliterated in between."""
         return self.high.count - self.low.count
 
     @property
     def begin(self) -> Mark:
-        """After which the events are: all of a queue whose clock was set back when it began again."""
+        """The position before the events; the start of a queue that began again with its clock set back."""
         return START if _order(self.high.id) < _order(self.low.id) else self.low
 
     def loss(self, read: int) -> str:
-        """What is missing when so many were read; empty if nothing is."""
+        """A description of the missing events after so many were read; empty if none are missing."""
         if read > max(self.count, 0):
             return (
                 f"queue {self.queue} has begun again since it was last read, as it was obliterated or the "
@@ -79,9 +79,10 @@ class _Part:
 class EventStreamReader(api.DataSourceStreamReader):
     """Reads the events of queues from batch to batch; see ``GlideMQDataSource``.
 
-    An offset has, for each queue, the id of the last event and how many events the queue has had until then:
-    ``{"etl": "1795633606849-2 22"}``. So a task knows how many events its part had, and notices each that is
-    missing. A queue that was obliterated counts from zero: then more are there than its part had.
+    For each queue, an offset has the id of the last event and the number of events that the queue has had
+    until then: ``{"etl": "1795633606849-2 22"}``. So a task knows how many events its part had, and notices
+    each that is missing. A queue that was obliterated counts from zero: then more are there than its part
+    had.
     """
 
     def __init__(self, settings: ConnectionSettings, reading: _Reading) -> None:
@@ -92,10 +93,10 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> EventStreamReader:
-        """From the options of a stream.
+        """Read the options of a stream.
 
         Raises:
-            ConfigurationError: One is unknown or not valid.
+            ConfigurationError: An option is unknown or invalid.
         """
         options = Options(given, KNOWN, "a stream of glidemq")
         if options.text("table") not in (None, "events"):
@@ -112,11 +113,11 @@ class EventStreamReader(api.DataSourceStreamReader):
         )
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's
-        """Where a new stream begins."""
+        """The offset at which a new stream starts."""
         return self._marks(oldest=not self._reading.from_now)
 
     def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802  as in PySpark 4.0
-        """Where the events end now. Spark repeats the call while there are none."""
+        """The offset of the newest events. Spark repeats the call while there are no new ones."""
         time.sleep(max(0.0, self._asked + PAUSE_SECONDS - time.monotonic()))
         self._asked = time.monotonic()
         return self._marks()
@@ -136,15 +137,15 @@ class EventStreamReader(api.DataSourceStreamReader):
         return {queue: _text(mark) for queue, mark in found.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the connection, for the tasks."""
+        """The state without the connection, for the tasks."""
         return {**self.__dict__, "_link": None}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
         """The parts of a batch. A queue that is not in the offset is new: all its events are.
 
         Raises:
-            ConfigurationError: The option ``queue`` leaves out one that was read so far. Its place would be
-                forgotten, and its events come again once it is named again.
+            ConfigurationError: The option ``queue`` omits a queue that was read so far. Its position would be
+                lost, and its events would be read again once the queue is added again.
         """
         self._check_queues(start)
         parts = [
@@ -156,10 +157,10 @@ class EventStreamReader(api.DataSourceStreamReader):
         return [api.InputPartition(group) for group in groups]
 
     def _check_queues(self, start: Mapping[str, str]) -> None:
-        """Refuse to forget the place in a queue.
+        """Refuse to lose the position in a queue.
 
-        When a query starts again, Spark requests the parts of an empty batch at the last offset, before it
-        notes a new one: so the checkpoint stays as it was.
+        When a query restarts, Spark requests the parts of an empty batch at the last offset, before it
+        records a new one: so the checkpoint stays unchanged.
         """
         named = self._reading.queues
         left = [] if named is None else sorted(set(start) - set(named))
@@ -174,7 +175,7 @@ class EventStreamReader(api.DataSourceStreamReader):
         """The events of some queues, as record batches.
 
         Raises:
-            EventsLost: Some are missing, and ``failOnDataLoss`` is on.
+            EventsLost: Events are missing, and ``failOnDataLoss`` is on.
         """
         with Link(self._settings) as link:
             for part in partition.value:
@@ -186,7 +187,7 @@ class EventStreamReader(api.DataSourceStreamReader):
                 self._check(part, read)
 
     def _check(self, part: _Part, read: int) -> None:
-        """Warn of events that are missing, or fail."""
+        """Warn about missing events, or fail."""
         text = part.loss(read)
         if not text:
             return

@@ -38,7 +38,7 @@ class GlideMQOperator(FlowTask):
     for what no attempt can fix: no worker, an unreachable server, a lost Airflow worker.
 
     Args:
-        queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
+        queue_name: The queue (templated); ``queue`` is the queue of Airflow's own workers.
         job: The name of the job's handler (templated).
         data: The data for the handler, ``ctx.data`` (templated): JSON, at most 1 MiB.
         options: ``JobOptions``, or a dict of its fields as in a flow file (templated).
@@ -150,7 +150,7 @@ class GlideMQSparkOperator(GlideMQOperator):
         conf: Spark SQL settings for this step only (templated), such as ``spark.sql.shuffle.partitions``.
         user: The user for whom the step runs (templated), as the Spark UI shows it: ``spark.glidemq.user``.
             It grants no rights.
-        queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
+        queue_name: The queue (templated); ``queue`` is the queue of Airflow's own workers.
         options, retention, flow_id, glidemq_conn_id, deferrable, defer_after, poll_interval,
         logging_interval, show_logs, callbacks, require_workers, cancel_on_kill, lease, on_existing: See
             ``GlideMQOperator``.

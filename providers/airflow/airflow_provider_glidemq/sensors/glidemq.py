@@ -35,7 +35,7 @@ class GlideMQJobSensor(WaitingSensor):
     ends (``remove_on_complete``) can be missed.
 
     Args:
-        queue_name: The queue of the job (templated); ``queue`` is Airflow's, of its own workers.
+        queue_name: The queue of the job (templated); ``queue`` is the queue of Airflow's own workers.
         job_id: The id of the job (templated).
         allowed_states: The final states that count as success, out of ``completed`` and ``failed``.
         glidemq_conn_id: The connection (templated).
@@ -123,7 +123,7 @@ class GlideMQQueueSensor(WaitingSensor):
     A queue that was never used is empty and idle; a warning is logged, because the name may be wrong.
 
     Args:
-        queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
+        queue_name: The queue (templated); ``queue`` is the queue of Airflow's own workers.
         condition: ``empty`` (no job waits for a worker), ``idle`` (empty, and no job is active, delayed or
             suspended), ``paused``, ``resumed`` (not paused), ``served`` (live workers have handlers for
             ``jobs``).

@@ -74,7 +74,7 @@ class WaitingTrigger(BaseTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def _prepare(self) -> None:
-        """Prepare at the start whatever would take too long later."""
+        """Do at the start the work that would take too long later."""
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         """Wait, and return the payload of the event."""
