@@ -1,4 +1,4 @@
-"""The rows of the table of events: a read of those that are kept, and a stream of those to come."""
+"""The rows of the table of events: a read of the stored events, and a stream of future events."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Row: TypeAlias = Sequence[Any]
 
 
 def plan(link: Link, wanted: Scan) -> list[Part]:
-    """The parts in which the events are read, small ones together."""
+    """The parts in which the events are read, with small parts combined."""
     queues = queues_of(link, wanted)
     found = link.ask(lambda: ops.plan(link.prefix, queues, wanted.times, wanted.rows))
     return list(packed(found, [span.size for _, span in found], wanted.rows))
 
 
 def rows(link: Link, part: Part, wanted: Scan) -> Iterator[list[Row]]:
-    """The rows of a part, a page at a time."""
-    del wanted  # all of it is in the part
+    """The rows of a part, page by page."""
+    del wanted  # the part contains the whole selection
     for queue, span in part:
         for events in pages(link, span):
             yield [row(queue, event) for event in events]
 
 
 def pages(link: Link, span: Span) -> Iterator[list[Event]]:
-    """The events of a part, a page at a time."""
+    """The events of a part, page by page."""
     return (found for found in link.pages(partial(ops.page, span)) if found)
 
 

@@ -21,12 +21,12 @@ Row: TypeAlias = Sequence[Any]
 
 
 def plan(link: Link, wanted: Scan) -> list[Part]:
-    """The parts in which the flows are read, small ones together."""
+    """The parts in which the flows are read, with small parts combined."""
     return _plan(link, wanted, wanted.rows)
 
 
 def plan_nodes(link: Link, wanted: Scan) -> list[Part]:
-    """The parts in which the nodes are read: as many flows each as have about the number wanted."""
+    """The parts in which the nodes are read, each with flows of about the wanted number of nodes."""
     if wanted.flow_ids is not None:
         return _plan(link, wanted, max(1, wanted.rows // 100))
     rough = link.ask(lambda: ops.plan(link.prefix, wanted.flows, wanted.rows))
@@ -35,14 +35,14 @@ def plan_nodes(link: Link, wanted: Scan) -> list[Part]:
 
 
 def rows(link: Link, part: Part, wanted: Scan) -> Iterator[list[Row]]:
-    """The rows of flows, a page at a time."""
+    """The rows of flows, page by page."""
     for flows in _pages(link, part, wanted):
         if flows:
             yield [_row(flow) for flow in flows]
 
 
 def node_rows(link: Link, part: Part, wanted: Scan) -> Iterator[list[Row]]:
-    """The rows of nodes, a page at a time."""
+    """The rows of nodes, page by page."""
     states = None if wanted.states is None else frozenset(wanted.states)
     for flows in _pages(link, part, wanted):
         gathered: list[Row] = []

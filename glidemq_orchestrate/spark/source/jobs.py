@@ -29,38 +29,38 @@ Row: TypeAlias = Sequence[Any]
 
 
 def plan(link: Link, wanted: Scan) -> list[Part]:
-    """The parts in which the jobs are read, small ones together."""
+    """The parts in which the jobs are read, with small parts combined."""
     queues = queues_of(link, wanted)
     found = link.ask(lambda: ops.plan(link.prefix, queues, wanted.jobs, wanted.rows))
     return list(packed(found, [span.size for span in found], wanted.rows))
 
 
 def rows(link: Link, part: Part, wanted: Scan) -> Iterator[Sequence[Row]]:
-    """The rows of a part, some at a time, so that their payloads are about 16 MB."""
+    """The rows of a part, in batches with payloads of about 16 MB."""
     seen: set[int] = set()
     for span in part:
         pace = Pace()
         for found in link.pages(partial(ops.ids, link.prefix, span)):
-            if span.span is None:  # a scan may come to a key twice
+            if span.span is None:  # a scan may return a key twice
                 found = [one for one in found if hash(one) not in seen]  # noqa: PLW2901
                 seen.update(map(hash, found))
             yield from _read(link, span, found, pace, with_payload=wanted.payload)
 
 
 class Pace:
-    """How many jobs are read at a time: few first, then as many as have about ``PAGE_CHARACTERS``."""
+    """The number of jobs per batch: few at first, then as many as have about ``PAGE_CHARACTERS``."""
 
     def __init__(self) -> None:
         self.count = FIRST
 
     def note(self, read: int, characters: int) -> None:
-        """So many jobs had so many characters."""
+        """Record how many characters a batch of jobs had."""
         fits = read * PAGE_CHARACTERS // max(characters, 1)
         self.count = max(1, min(MAX, self.count * 4, fits))
 
 
 def queues_of(link: Link, wanted: Scan) -> Sequence[str]:
-    """The queues that are read: those that are wanted, or all that there are."""
+    """The queues to read: the selected queues, or all."""
     if wanted.queues is not None:
         return wanted.queues
     return link.ask(lambda: queue_names(link.prefix))
@@ -102,12 +102,12 @@ def _row(queue: str, job_id: str, fields: Mapping[str, str], *, with_payload: bo
 
 
 def text(stored: str | None) -> str | None:
-    """A stored text as Arrow takes it; None where it is empty."""
+    """A stored text in a form that Arrow accepts; None if it is empty."""
     return readable(stored) if stored else None
 
 
 def ms(stored: str | None) -> int | None:
-    """A stored time in milliseconds; None where it is none."""
+    """A stored time in milliseconds; None if it is not a time."""
     return number(stored) or None
 
 
@@ -117,10 +117,10 @@ def count(stored: str | None) -> int:
 
 
 def json_text(stored: str | None) -> str | None:
-    """Stored JSON, unpacked; None where it is absent.
+    """Stored JSON, unpacked; None if it is absent.
 
     Raises:
-        DecodeError: It is not JSON.
+        DecodeError: The text is not JSON.
     """
     if not stored:
         return None

@@ -1,7 +1,7 @@
 """The options of the data source, and the connection that they name.
 
-Names are compared without case. Each Spark task, and the driver while it plans, opens a connection of its
-own; none is pickled.
+Names are case-insensitive. Each Spark task, and the driver while it plans, opens its own connection; no
+connection is pickled.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Options:
     """The options of one read or write. Errors name the option and never show a secret.
 
     Args:
-        given: As Spark passes them.
-        known: The names that this read or write has, beside those of the connection.
-        what: What it is, for errors.
+        given: The options, as Spark passes them.
+        known: The names of the options of this read or write, besides those of the connection.
+        what: A description of the read or write, for errors.
 
     Raises:
-        ConfigurationError: There is an option of another name.
+        ConfigurationError: An option has an unknown name.
     """
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str], what: str) -> None:
@@ -101,7 +101,7 @@ class Options:
         return tuple(dict.fromkeys(check(one) for one in found))
 
     def choices(self, name: str, among: Iterable[str]) -> tuple[str, ...] | None:
-        """``names`` of which each is one of a few."""
+        """``names``, each of which must be one of the allowed values."""
         allowed = list(among)
         found = self.names(name)
         for one in found or ():
@@ -130,12 +130,12 @@ class Options:
         return setting_duration(f"the option {name} of {self.what}", value, min_=MILLISECOND, max_=most)
 
     def settings(self) -> ConnectionSettings:
-        """The settings of the connection; the URL is that of ``GLIDEMQ_URL`` if none is given.
+        """The settings of the connection; the default URL is ``GLIDEMQ_URL``.
 
         A step in a session host finds the server of its worker there, and the prefix in ``GLIDEMQ_PREFIX``.
 
         Raises:
-            ConfigurationError: One is not valid.
+            ConfigurationError: A setting is invalid.
         """
         more: dict[str, Any] = {name: value for name in _TEXTS if (value := self.text(name)) is not None}
         if (key := self.text("ssl_keyfile")) is not None:
@@ -150,7 +150,7 @@ class Options:
         return ConnectionSettings(url, prefix=prefix, **more)
 
     def refused(self, name: str, rule: str) -> ConfigurationError:
-        """The error for a value that is not valid."""
+        """The error for an invalid value."""
         value = "" if name in SECRETS else f", got {described(self.text(name))}"
         return ConfigurationError(f"the option {name} of {self.what} must be {rule}{value}")
 
@@ -161,12 +161,12 @@ P = TypeVar("P")
 
 
 def patience() -> Patience:
-    """Waits for a server that goes away: it may be restarting. One that never replied is not waited for."""
+    """Patience for a server that becomes unreachable, as in a restart; none for one that never replied."""
     return Patience(PATIENCE_SECONDS, first=0.0)
 
 
 class Link(SyncFacade):
-    """Runs operations that may be repeated, with patience."""
+    """Runs repeatable operations, and retries them."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
@@ -178,13 +178,13 @@ class Link(SyncFacade):
         return self._prefix
 
     def ask(self, make: Callable[[], Op[T]]) -> T:
-        """Run an operation; again, while it fails for what may pass."""
+        """Run an operation, and retry it after temporary failures."""
         return self._patience(lambda: self._run(make()))
 
     def pages(
         self, read: Callable[[P | None], Op[tuple[T, P | None]]], first: P | None = None
     ) -> Iterator[T]:
-        """What an operation returns for one place after the other, until it names no next one."""
+        """The results of an operation for successive positions, until it returns no next position."""
         place = first
         while True:
             found, following = self.ask(partial(read, place))

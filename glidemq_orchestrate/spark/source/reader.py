@@ -37,14 +37,14 @@ _OPERATORS: Final = {
 
 
 class TableReader(api.DataSourceReader):
-    """Reads a table as it is while it is read; see ``GlideMQDataSource``."""
+    """Reads a table, without a snapshot; see ``GlideMQDataSource``."""
 
     def __init__(self, settings: ConnectionSettings, wanted: Scan) -> None:
         self._settings, self._wanted = settings, wanted
         self.pushFilters = _Push(self)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[api.InputPartition]:
-        """The parts, a task for each."""
+        """The parts; each becomes a task."""
         with Link(self._settings) as link:
             parts = _TABLES[self._wanted.table].plan(link, self._wanted)
         return [api.InputPartition(part) for part in parts]
@@ -60,9 +60,9 @@ class TableReader(api.DataSourceReader):
                     yield record_batch(table, rows)
 
     def narrow(self, filters: list[Any]) -> list[Any]:
-        """Read less by some of the filters; returns those that Spark has to apply.
+        """Narrow the read by some of the filters. Returns the filters that Spark must apply.
 
-        These are all, as rows change while they are read.
+        These are all filters, because rows may change while they are read.
         """
         for one in filters:
             operator = _OPERATORS.get(type(one).__name__)

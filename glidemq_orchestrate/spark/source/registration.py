@@ -1,8 +1,8 @@
-"""The data source is known to every session in a step: it is registered when the session first names it.
+"""Registers the data source in every session of a step, when the session first uses its name.
 
-Registering it when a session begins would cost each of them milliseconds, and the first of a JVM seconds, as
-Spark then looks for data sources in all packages. PySpark has no way to register a class for later, so the
-methods that take a format are replaced when there is a session.
+Registering it at the start of a session would cost each session milliseconds, and the first session of a JVM
+seconds, because Spark then searches all packages for data sources. PySpark cannot register a class lazily, so
+the methods that take a format are replaced once there is a session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USES: Final = re.compile(rf"\busing\s+`?{NAME}\b", re.IGNORECASE)
 
 
 class _Registering:
-    """Registers for one thread at a time: when two do it at once, Spark refuses one: the name is taken."""
+    """Registers in one thread at a time: of two concurrent registrations, Spark refuses one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The tables and their columns: types of Spark and of Arrow, and what each column means."""
+"""The tables and their columns: Spark and Arrow types, and the meaning of each column."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ job_id string the id, unique in its queue
 name string the handler that runs it
 state string as in the life cycle of jobs: waiting, active, delayed, completed, failed and so on
 data string the payload as JSON
-result string what the handler returned, as JSON
+result string the result of the handler, as JSON
 failed_reason string why the last attempt failed; stays after a later success
 attempts_made int attempts that have failed so far
-max_attempts int attempts that it may have
+max_attempts int the max number of attempts
 lost_attempts int attempts that were lost with their worker
 progress string what the handler last reported, as JSON
-priority int 1 runs first; 0 is none
+priority int 1 runs first, 0 last
 ordering_key string the key whose jobs run in order
-delay_ms bigint the delay it was added with, in milliseconds
+delay_ms bigint the delay with which it was added, in milliseconds
 created_at timestamp when it was added
 started_at timestamp when the last attempt began
-finished_at timestamp when it completed or failed for good
+finished_at timestamp when it completed or finally failed
 expires_at timestamp it is not started after this
 worker string the worker of this package that runs it, or ran it last
 flow_id string the flow of which it is a node
@@ -57,7 +57,7 @@ schedule string the schedule that repeats it
 parent_queue string the queue of a job that waits for it
 parent_id string the id of that job
 revoked boolean whether it was revoked
-broken boolean whether data or result is not JSON (then both are null), or what is stored is no job
+broken boolean whether data or result is not JSON (then both are null), or the stored value is not a job
 """),
     "flows": _columns("""
 flow_id string the id of the flow
@@ -68,7 +68,7 @@ state string staging, running, completed, failed, cancelled or unknown
 reason string the first failure that is not ignored, or why it was cancelled
 labels map<string,string> its labels
 idempotency_key string the key of the submit or restart that began the generation
-total int how many nodes it has
+total int the number of its nodes
 completed int nodes that have completed
 failed int nodes that have failed, or could not run
 skipped int nodes that were skipped
@@ -95,7 +95,7 @@ worker string the worker of this package that runs it, or ran it last
 failed_reason string why its last attempt failed, also before a later success; or why it was skipped
 after array<string> the nodes that it depends on
 progress string what the handler last reported, as JSON
-created_at timestamp when its job was made: with the flow, or when it was added to it
+created_at timestamp when its job was created: with the flow, or when it was added to it
 queued_at timestamp when it last joined the waiting jobs; null if it did not, or by priority or lifo
 started_at timestamp when the last attempt began
 finished_at timestamp when it ended

@@ -1,4 +1,4 @@
-"""The events of queues: in parts by time, and between two places, counted so that a loss is noticed."""
+"""The events of queues: in parts by time, and between two positions, counted to detect losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUEUES_PER_TRIP: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in the events of a queue: the id of the last event before it, and how many there ever were."""
+    """A position in the events of a queue: the id of the last event before it, and the number until then."""
 
     id: str = "0-0"
     count: int = 0
@@ -49,7 +49,7 @@ def page(span: Span, at: At | None) -> Op[tuple[list[Event], At | None]]:
 
 
 def marks(prefix: str, queues: Sequence[str], *, oldest: bool = False) -> Op[dict[str, Mark]]:
-    """The place after the newest event of each queue; or the one before the oldest that is kept."""
+    """The position after the newest event of each queue, or before the oldest stored event."""
     found: dict[str, Mark] = {}
     for first in range(0, len(queues), QUEUES_PER_TRIP):
         some = queues[first : first + QUEUES_PER_TRIP]
@@ -66,5 +66,5 @@ def marks(prefix: str, queues: Sequence[str], *, oldest: bool = False) -> Op[dic
 
 
 def between(queue: QueueKeys, low: Mark, high: Mark) -> Span:
-    """The events after one place and up to another."""
+    """The events between two positions."""
     return Span("stream", queue.key("events"), f"({low.id}", high.id, max(high.count - low.count, 0))

@@ -1,7 +1,7 @@
 """The flows of a server, and their nodes, in parts.
 
-The index of a home queue has the current generation of each flow by state and by the time at which it was
-created. There is none by the time of the end: for that, one field of each flow that may match is read first.
+The index of a home queue has the current generation of each flow by state and creation time. There is no
+index by end time: for that, one field of each flow that may match is read first.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ STATES: Final = frozenset(FlowState)
 
 @dataclass(frozen=True, slots=True)
 class WantedFlows:
-    """Which flows to read.
+    """The selected flows.
 
     Attributes:
-        ids: Only these; None: all.
-        homes: Only those whose home is one of these queues; None: all.
-        finished: Only those that ended then, unless it is every time.
-        with_past: The generations that others have superseded too.
+        ids: Only flows with these ids; None: all.
+        homes: Only flows with these home queues; None: all.
+        finished: Only flows that ended in this time, unless it is unlimited.
+        with_past: Whether to include superseded generations.
     """
 
     ids: tuple[str, ...] | None = None
@@ -66,7 +66,7 @@ class WantedFlows:
         return self.states if self.finished.is_all else self.states & ENDED
 
     def has(self, flow: FlowStatus) -> bool:
-        """Whether a flow is one of them."""
+        """Whether a flow is selected."""
         return (
             flow.state in self.those
             and (self.homes is None or flow.home in self.homes)
@@ -77,7 +77,7 @@ class WantedFlows:
 
 @dataclass(frozen=True, slots=True)
 class FlowSpan:
-    """Some flows: of a home queue by the index, or those of some ids."""
+    """Some flows: from the index of a home queue, or with some ids."""
 
     home: str = ""
     span: Span | None = None
@@ -85,12 +85,12 @@ class FlowSpan:
 
     @property
     def size(self) -> int:
-        """About how many flows it has."""
+        """The approximate number of flows."""
         return self.span.size if self.span else len(self.ids)
 
 
 class ListedFlow(NamedTuple):
-    """A generation of a flow as it is stored."""
+    """A stored generation of a flow."""
 
     home: QueueKeys
     stored_as: str
@@ -120,7 +120,7 @@ def plan(prefix: str, wanted: WantedFlows, size: int) -> Op[list[FlowSpan]]:
 
 
 def mean_size(prefix: str, parts: Sequence[FlowSpan]) -> Op[int]:
-    """About how many nodes a flow of these parts has: the mean of a sample."""
+    """The approximate number of nodes per flow in these parts: the mean of a sample."""
     totals: list[int] = []
     for part in parts[:: max(1, len(parts) // 10)]:
         if part.span is None:
@@ -164,7 +164,8 @@ def read(
 def nodes(flow: ListedFlow, cursor: str) -> Op[tuple[list[TimedNode], str | None]]:
     """A page of the nodes of a flow, which begins with ``0``; a node may come twice.
 
-    Nothing if the flow has no nodes any more, as its retention is over or another generation has begun.
+    Nothing if the flow no longer has nodes, because its retention has expired or another generation has
+    begun.
     """
     ref = FlowRef(flow.home, flow.stored_as, flow.path)
     try:
@@ -192,7 +193,7 @@ def _is_in(times: Times, moment: datetime | None) -> bool:
 
 
 def _ended(home: QueueKeys, stored: Sequence[str], finished: Times) -> Op[list[str]]:
-    """Those that ended at such a time: one field of each is read."""
+    """The flows that ended in this time: one field of each is read."""
     found: list[str] = []
     for first in range(0, len(stored), 4 * PER_TRIP):
         some = stored[first : first + 4 * PER_TRIP]
@@ -202,7 +203,7 @@ def _ended(home: QueueKeys, stored: Sequence[str], finished: Times) -> Op[list[s
 
 
 def _places(prefix: str, flow_ids: Sequence[str]) -> Op[list[tuple[QueueKeys, str]]]:
-    """Where the current generations of flows are; those that do not exist are left out."""
+    """The locations of the current generations of flows, without flows that do not exist."""
     owners = yield from ask_all([home_of(prefix, one) for one in flow_ids])
     claimed = [(QueueKeys(prefix, owner), one) for one, owner in zip(flow_ids, owners, strict=True) if owner]
     current = yield from ask_all([current_generation(home, one) for home, one in claimed])

@@ -1,7 +1,7 @@
-"""The jobs of queues in parts: by the index of each state, and the states without one by a scan of the keys.
+"""The jobs of queues in parts: by the index of each state, or by a scan of the keys for the other states.
 
-The job's hash decides its state, wherever it was found. A job whose state stays the same while all parts are
-read is in one of them, once; one that changes during the read may be in several, or in none.
+The hash of a job determines its state, in whichever index it was found. A job whose state does not change
+during the read is in exactly one part; a job whose state changes may be in several parts, or in none.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _PLACES: Final[Mapping[KeyName, frozenset[JobState]]] = {
 """Where jobs of these states are found."""
 
 Row: TypeAlias = tuple[str, str, Mapping[str, str]]
-"""Queue, job id and stored fields of a job; no fields if what is stored is no job."""
+"""Queue, job id and stored fields of a job; no fields if the stored value is not a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedJobs:
-    """Which jobs to read. ``finished``: only those that ended then, unless it is every time."""
+    """The selected jobs. ``finished``: only jobs that ended in this time, unless it is unlimited."""
 
     states: frozenset[JobState] = STATES
     finished: Times = ALL_TIMES
@@ -67,10 +67,10 @@ class WantedJobs:
 
 @dataclass(frozen=True, slots=True)
 class JobSpan:
-    """Jobs of a queue in one place, of these states; or, without a span, those that only a scan finds.
+    """The jobs of a queue in one index, in these states; without a span, the jobs that only a scan finds.
 
     Attributes:
-        from_lists: Of a scan: the queues whose active jobs it finds, as some of these came from a list.
+        from_lists: For a scan: the queues whose active jobs it finds, as some of them came from a list.
     """
 
     queue: str
@@ -81,7 +81,7 @@ class JobSpan:
 
     @property
     def size(self) -> int:
-        """About how many jobs it has."""
+        """The approximate number of jobs."""
         return self.span.size if self.span else 0
 
 
@@ -147,7 +147,7 @@ def ids(prefix: str, part: JobSpan, at: Place | None) -> Op[tuple[Ids, Place | N
 
 
 def read(prefix: str, part: JobSpan, wanted: Ids, *, with_payload: bool) -> Op[list[Row]]:
-    """The jobs of these ids that are of the part; those that are not, or not any more, are left out."""
+    """The jobs with these ids that belong to the part; others, and those that have moved, are omitted."""
     names = FIELDS + PAYLOAD if with_payload else FIELDS
     asking = [job_hash.get_some(QueueKeys(prefix, queue), job_id, names, list) for queue, job_id in wanted]
     found: list[Row] = []
@@ -161,10 +161,10 @@ def read(prefix: str, part: JobSpan, wanted: Ids, *, with_payload: bool) -> Op[l
 
 
 def _fields(names: Sequence[str], reply: list[str | None] | GlideMQError) -> dict[str, str] | None:
-    """The fields of a job; empty if there is none, None if what is stored is no job.
+    """The fields of a job; empty if there is none, None if the stored value is not a job.
 
     Raises:
-        GlideMQError: The call has failed otherwise.
+        GlideMQError: The call has failed for another reason.
     """
     if isinstance(reply, ProtocolError):
         return None
@@ -192,7 +192,7 @@ def _of_states(prefix: str, part: JobSpan, job_ids: Sequence[str]) -> Op[list[st
 
 
 def _scanned(prefix: str, part: JobSpan, cursor: str) -> Op[tuple[Ids, Place | None]]:
-    """Of about a thousand keys the jobs in states without an index."""
+    """The jobs in states without an index, from about a thousand keys."""
     one = part.queues[0] if len(part.queues) == 1 else None
     start = f"{prefix}:{{"
     middle = f"{pages.escaped(one)}}}" if one is not None else "*}"

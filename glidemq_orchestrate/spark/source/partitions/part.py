@@ -1,6 +1,6 @@
-"""A part of a sorted set, a list or a stream: how keys are cut into parts, and the pages of a part.
+"""Parts of a sorted set, a list or a stream: divides keys into parts, and reads the pages of a part.
 
-The commands are plain ones; each reads at most a page.
+Only ordinary commands are used; each reads at most one page.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Times:
 
     @property
     def is_all(self) -> bool:
-        """Whether every time is among them."""
+        """Whether every time is included."""
         return self == ALL_TIMES
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """As bounds of scores."""
+        """The times as bounds of scores."""
         high = "+inf" if self.high == END_OF_TIME_MS else f"({self.high}"
         return str(self.low) if self.low else "-inf", high
 
     def has(self, ms: int) -> bool:
-        """Whether a time is among them."""
+        """Whether a time is included."""
         return self.low <= ms < self.high
 
     def within(self, other: Times) -> Times:
-        """The times that are among both."""
+        """The intersection of both."""
         return Times(max(self.low, other.low), min(self.high, other.high))
 
 
@@ -55,8 +55,8 @@ class Span:
     """A part of one key: the members of a sorted set, or entries of a stream, within bounds; or a whole list.
 
     Attributes:
-        low, high: As the server takes bounds of scores, or of entry ids.
-        size: About how many elements it has.
+        low, high: The bounds of scores or entry ids, in the form of the server's commands.
+        size: The approximate number of elements.
     """
 
     kind: Literal["sorted", "list", "stream"]
@@ -68,14 +68,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where the next page of a span begins, and which elements it may have that were returned already."""
+    """The start of the next page of a span, and elements there that were already returned."""
 
     low: str
     seen: frozenset[str] = frozenset()
 
 
 def cut_sorted(key: str, times: Times, length: int, size: int) -> Op[list[Span]]:
-    """The members of a sorted set with these times as scores, which are so many, in spans of ``size``."""
+    """The ``length`` members of a sorted set with these times as scores, in spans of ``size``."""
     low, high = times.bounds
     if length <= size:
         return [Span("sorted", key, low, high, length)] if length else []
@@ -90,7 +90,7 @@ def cut_sorted(key: str, times: Times, length: int, size: int) -> Op[list[Span]]
 
 
 def cut_stream(key: str, times: Times, length: int, size: int) -> Op[list[Span]]:
-    """The entries of a stream with these times, in spans of equal time: of ``size`` if they came evenly."""
+    """The entries of a stream with these times, in spans of equal time, of ``size`` if evenly distributed."""
     oldest = yield from ask(entries(key, "-", "+", 1))
     newest = yield from ask(last_entry(key))
     if not oldest or newest is None:
@@ -107,7 +107,7 @@ def cut_stream(key: str, times: Times, length: int, size: int) -> Op[list[Span]]
 def page(span: Span, at: At | None) -> Op[tuple[list[str], At | None]]:
     """The next page of a span, which begins with None: ids of jobs or flows, and where to continue.
 
-    What is in the span all the time is returned once.
+    Elements that stay in the span during the read are returned once.
     """
     if span.kind == "sorted":
         return (yield from _sorted_page(span, at or At(span.low)))
@@ -119,7 +119,7 @@ def page(span: Span, at: At | None) -> Op[tuple[list[str], At | None]]:
 
 
 def _sorted_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
-    """Many may have one score, so a page begins with the score at which the last one ended."""
+    """Many members may have one score, so a page starts with the last score of the previous page."""
     count = PAGE + len(at.seen)
     found = yield from ask(scored(span.key, at.low, span.high, count))
     ids = [member for member, _ in found if member not in at.seen]
@@ -130,7 +130,7 @@ def _sorted_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
 
 
 def _list_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
-    """From the end at which workers do not take: what joins there moves the rest on, and none is missed."""
+    """Read from the end opposite to the workers: new elements there shift the others, so none is missed."""
     found = yield from ask(listed(span.key, int(at.low), PAGE))
     ids = [member for member in dict.fromkeys(found) if member not in at.seen]
     if len(found) < PAGE:
@@ -139,7 +139,7 @@ def _list_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
 
 
 def packed(parts: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[tuple[T, ...]]:
-    """Small parts together, so that each group has about ``most`` elements, and stays in order."""
+    """Group small parts, in order, so that each group has about ``most`` elements."""
     group: list[T] = []
     total = 0
     for part, size in zip(parts, sizes, strict=True):
@@ -168,7 +168,7 @@ Entry = tuple[str, dict[str, str]]
 
 
 def count_between(key: str, low: str, high: str) -> Call[int]:
-    """How many members of a sorted set have scores within these bounds."""
+    """The number of members of a sorted set with scores within these bounds."""
     return command("ZCOUNT", key, low, high, decode=replies.integer)
 
 
@@ -206,7 +206,7 @@ def last_entry(key: str) -> Call[str | None]:
 
 
 def extent(key: str) -> Call[tuple[str, int, int]]:
-    """The newest id that a stream ever had, how many entries it had, and has; refused without a stream."""
+    """The newest id that a stream ever had, and its past and present numbers of entries; fails without it."""
 
     def decode(reply: Any) -> tuple[str, int, int]:
         info = replies.mapping(reply)
@@ -216,7 +216,7 @@ def extent(key: str) -> Call[tuple[str, int, int]]:
 
 
 def fields_of_some(key: str, count: int) -> Call[list[str]]:
-    """The names of some fields of a hash, at random."""
+    """The names of some random fields of a hash."""
     return command("HRANDFIELD", key, count, decode=list)
 
 
