@@ -59,7 +59,7 @@ def read_file(place: Path, marks: Collection[str] = MARKS) -> dict[str, Any] | F
     """The object in a flow file, or its text if the file has templates and cannot be parsed before rendering.
 
     Raises:
-        ConfigurationError, InvalidFlow: As ``FlowSpec.from_file``.
+        ConfigurationError, InvalidFlow: See ``FlowSpec.from_file``.
     """
     with importing():
         from glidemq_orchestrate.flows.forms.reader import object_in, read_text  # noqa: PLC0415  only for files
@@ -91,7 +91,7 @@ def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
     A flow of more than 5,000 nodes is only checked by ``submit``: DAG files are parsed often.
 
     Raises:
-        InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would refuse it.
+        InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: The errors of ``submit``.
         TypeError: No value of this type describes a flow.
     """
     if isinstance(flow, FlowText) or is_unknown(flow, marks):
@@ -113,7 +113,7 @@ def check_job(
     """Refuse a job that cannot run, whatever its templates render to.
 
     Raises:
-        InvalidFlow, InvalidJob, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would.
+        InvalidFlow, InvalidJob, ConfigurationError, EncodeError, PayloadTooLarge: The errors of ``submit``.
         TypeError: The options are neither ``JobOptions`` nor a dict.
     """
     names = TemplateNames()

@@ -107,11 +107,11 @@ def glidemq_task(
 
     Args:
         python_callable: The function, at the top level of a module.
-        multiple_outputs: As of ``@task``.
-        kwargs: ``queue_name``, and all that ``GlideMQOperator`` takes but ``job`` and ``data``.
+        multiple_outputs: See ``@task``.
+        kwargs: ``queue_name``, and all arguments of ``GlideMQOperator`` except ``job`` and ``data``.
 
     Raises:
-        ConfigurationError: No worker could find or call such a function; with the reason, and what to do.
+        ConfigurationError: No worker could find or call the function; the message has the reason and the fix.
     """
     return _decorator(_GlideMQDecoratedOperator, python_callable, multiple_outputs, kwargs)
 
@@ -123,17 +123,17 @@ def glidemq_spark_task(
 ) -> TaskDecorator:
     """Run the function as a Spark step on a warm session of a glide-mq worker, and return its result.
 
-    As ``glidemq_task``, for ``function(spark, ctx, ...)`` and the workers of
+    Like ``glidemq_task``, for ``function(spark, ctx, ...)`` and the workers of
     ``glidemq worker --app glidemq_orchestrate.spark --allow-import MODULE --queue spark``.
 
     Args:
         python_callable: The function, at the top level of a module; the worker supplies its first two
             parameters.
-        multiple_outputs: As of ``@task``.
-        kwargs: All that ``GlideMQSparkOperator`` takes but ``application`` and ``arguments``.
+        multiple_outputs: See ``@task``.
+        kwargs: All arguments of ``GlideMQSparkOperator`` except ``application`` and ``arguments``.
 
     Raises:
-        ConfigurationError: As ``glidemq_task``.
+        ConfigurationError: See ``glidemq_task``.
     """
     return _decorator(_GlideMQSparkDecoratedOperator, python_callable, multiple_outputs, kwargs)
 

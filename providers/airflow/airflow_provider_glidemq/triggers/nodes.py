@@ -59,7 +59,7 @@ class TaskNodes:
 
         Raises:
             NodeNotFound: The flow has no node of this task.
-            Superseded, FlowNotFound, FlowExpired: As ``Flow.nodes``.
+            Superseded, FlowNotFound, FlowExpired: See ``Flow.nodes``.
         """
         if self._is_expanded:
             every = await self._client.ask(self.flow.nodes())
@@ -75,7 +75,7 @@ class TaskNodes:
         """Read the nodes that had not ended; with ``is_last`` the others too.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: As ``Flow.nodes``.
+            Superseded, FlowNotFound, FlowExpired: See ``Flow.nodes``.
         """
         names = [name for name, node in self._known.items() if is_last or not node.state.is_terminal]
         if names:
@@ -91,7 +91,7 @@ class TaskNodes:
         Repeatable with the same request: a repeat only completes what a killed process has left undone.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: As ``Flow.rerun``.
+            Superseded, FlowNotFound, FlowExpired: See ``Flow.rerun``.
         """
         generation = self.flow.generation
         running = [one.name for one in self.shown if one.name in names and not one.state.is_terminal]
@@ -120,7 +120,7 @@ class TaskNodes:
         """The nodes of other tasks, by task.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: As ``Flow.nodes``.
+            Superseded, FlowNotFound, FlowExpired: See ``Flow.nodes``.
         """
         every = await self._client.ask(self.flow.nodes())
         return {task: [node for node in every if is_node_of(node.name, task)] for task in tasks}
@@ -129,7 +129,7 @@ class TaskNodes:
         """Complete the failed and skipped nodes of other tasks. Returns their names.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: As ``Flow.complete_node``.
+            Superseded, FlowNotFound, FlowExpired: See ``Flow.complete_node``.
         """
         names = [
             node.name
@@ -146,7 +146,7 @@ class TaskNodes:
         """End the nodes that have not ended: ``success`` completes, ``skipped`` skips, all else cancels them.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired, FlowEnded: As ``Flow.cancel_node``.
+            Superseded, FlowNotFound, FlowExpired, FlowEnded: See ``Flow.cancel_node``.
         """
         names = [node.name for node in self.shown if not node.state.is_terminal]
         flow, generation = self.flow, self.flow.generation
