@@ -38,25 +38,13 @@ SCHEMES: Final = tuple(
     + [f"{scheme}://" for scheme in _SOCKETS]
 )
 # Query parameters: our names, and redis-py's names for the same.
-_QUERY: Final = {
-    "user": "user",
-    "username": "user",
-    "password": "password",
-    "db": "db",
-    "ca": "ca",
-    "ssl_ca_certs": "ca",
-    "cert": "cert",
-    "ssl_certfile": "cert",
-    "key": "key",
-    "ssl_keyfile": "key",
-    "verify": "verify",
-    "sentinel_user": "sentinel_user",
-    "sentinel_password": "sentinel_password",
-    "connect_timeout": "connect_timeout",
-    "socket_timeout": "socket_timeout",
-    "confirm": "confirm",
-    "confirm_timeout": "confirm_timeout",
-}
+_OWN: Final = (
+    "user", "password", "db", "ca", "cert", "key", "verify", "sentinel_user", "sentinel_password",
+    "connect_timeout", "socket_timeout", "confirm", "confirm_timeout",
+)  # fmt: skip
+_QUERY: Final = {name: name for name in _OWN} | {
+    "username": "user", "ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key",
+}  # fmt: skip
 _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _FILES: Final = ("ca", "cert", "key")
 _QUOTED: Final = {"/": "%2F", "?": "%3F", "#": "%23", "@": "%40", "%": "%25"}
@@ -66,9 +54,7 @@ _HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?\Z")
 _DATABASE: Final = re.compile(r"[0-9]{1,6}\Z")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_PLAIN_ADDRESS: Final = re.compile(
-    r"(localhost|[\w-]+(\.[\w-]+)+):\d{1,5}"
-)  # without anything that could be a secret
+_ADDRESS: Final = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+):\d{1,5}")  # has no place for a secret
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _USER_INFO: Final = re.compile(r"[^/]*://[^/]*@")
 _SECRETS: Final = ("password", "sentinel_user", "sentinel_password")
@@ -268,7 +254,7 @@ def options_in(url: str) -> dict[str, object]:
     base, _, suffix = scheme.partition("+")
     is_known = scheme in _SOCKETS or (base in _TCP and suffix in _KINDS and not scheme.endswith("+"))
     if not mark or not is_known:
-        hint = f"; did you mean valkey://{url}?" if _PLAIN_ADDRESS.fullmatch(url) else ""
+        hint = f"; did you mean valkey://{url}?" if _ADDRESS.fullmatch(url) else ""
         raise _refused(f"it must begin with one of {', '.join(SCHEMES)}{hint}")
     try:
         parts = urlsplit(url)
