@@ -196,12 +196,12 @@ class TestEnded:
         nodes = [FlowNode(f"late-{i}", queue="etl", job="work", options=later) for i in range(4)]
         flows.submit(FlowSpec("n", [*nodes, FlowNode("lost", queue="nobody", job="work")]), flow_id="n1")
         lines = glidemq("flow", "watch", "n1", "--lines", "--timeout", "0.3").stdout.splitlines()
-        waits = [line.split("  ")[1:] for line in lines if "  waits  " in line]
-        (first, how, why), lost = waits
-        assert (first, how) == ("late-0, late-1, late-2 and 1 more", "waits")
-        assert why.startswith("until ")
+        waits = [line.split("  ")[1:] for line in lines if "  waits: " in line]
+        (first, why), lost = waits
+        assert first == "late-0, late-1, late-2 and 1 more"
+        assert why.startswith("waits: until ")
         assert why.endswith(": its delay")
-        assert lost == ["lost", "waits", "no live worker serves queue nobody"]
+        assert lost == ["lost", "waits: no live worker serves queue nobody"]
         watched = glidemq("flow", "watch", "n1", "--json", "--timeout", "0.3").stdout.splitlines()
         *changes, late, lost = map(json.loads, watched)
         assert late["nodes"] == [f"late-{i}" for i in range(4)]
