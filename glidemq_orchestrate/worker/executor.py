@@ -51,7 +51,6 @@ FIRST_PAUSE_MS: Final = 50
 MAX_PAUSE_MS: Final = 1_000
 MAX_PAUSE_ALONE_MS: Final = 10_000  # while no other worker may run it
 MAX_REMEMBERED: Final = 10_000
-_jitter: Final = random.Random()  # noqa: S311  separate: handlers may seed the shared generator
 
 
 def outcome_of_value(attempt: Attempt, value: JsonLike, chance: float) -> Outcome:
@@ -248,6 +247,8 @@ class Executor:
         clock: The current time.
         is_abandoned: The worker is ending: handlers are cancelled, and their jobs given back.
         around: The middleware that overrides ``around``, innermost first.
+        jitter: Random numbers, separate from the shared generator, which handlers may seed. Not at module
+            level: forked processes would share them.
     """
 
     handlers: Handlers
@@ -258,6 +259,7 @@ class Executor:
     clock: Clock
     is_abandoned: bool = False
     around: Sequence[Middleware] = field(init=False)
+    jitter: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
         """Select the middleware that overrides ``around``."""
@@ -301,7 +303,7 @@ class Executor:
 
     def outcome_of_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
         """The outcome of an attempt that raised."""
-        chance = _jitter.random()
+        chance = self.jitter.random()
         outcome = outcome_of_error(
             attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs
         )
@@ -359,7 +361,7 @@ class Executor:
         if isinstance(result, BaseException):
             return self.outcome_of_error(attempt, result)
         try:
-            outcome = outcome_of_value(attempt, result, _jitter.random())
+            outcome = outcome_of_value(attempt, result, self.jitter.random())
             if not attempt.options.must_pass or outcome.kind is not Kind.DONE or has_passed(result):
                 return outcome
             self.contexts.messenger.of(attempt).progress(result)

@@ -50,7 +50,6 @@ from glidemq_orchestrate.worker.watchdog import RunningHandler
 __all__ = ["BroadcastWorker"]
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
-_jitter: Final = random.Random()  # noqa: S311  separate: handlers may seed the shared generator
 BLOCK_MS: Final = 200
 UPKEEP_SECONDS: Final = 0.5
 CROWDED_SECONDS: Final = 0.1
@@ -119,6 +118,7 @@ class BroadcastWorker(HandlerService):
         self._suspects = Suspects(lambda _released: None)
         self._threads_of: dict[str, int] = {}
         self._room_to_send = threading.Semaphore(MAX_UNSENT)
+        self._jitter = random.Random()  # noqa: S311  separate: handlers may seed the shared generator
 
     # --- the service ---
 
@@ -264,7 +264,7 @@ class BroadcastWorker(HandlerService):
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001  the message fails, and the worker continues
-            outcome = outcome_of_error(attempt, exc, _jitter.random())
+            outcome = outcome_of_error(attempt, exc, self._jitter.random())
         if self._holds(attempt):  # otherwise its outcome would count for the later run
             # The outcome may reach the server before its reply arrives here.
             self._cancelled.pop(attempt.entry_id, None)
@@ -272,7 +272,7 @@ class BroadcastWorker(HandlerService):
 
     async def _execute(self, attempt: Attempt) -> Outcome:
         """The outcome of a message: runs its handler within the time limit."""
-        chance, limit = _jitter.random(), attempt.options.timeout
+        chance, limit = self._jitter.random(), attempt.options.timeout
         try:
             refuse_unreadable([attempt])
             context = self._context(attempt)

@@ -269,3 +269,17 @@ print(repr(hazards.found()))
     first, second, third = done.stdout.splitlines()
     assert (first, second) == ("''", "''")
     assert "the threads" in third
+
+
+def test_the_worker_has_no_random_numbers_that_forked_processes_would_share() -> None:
+    code = """
+import pkgutil, sys
+import glidemq_orchestrate.worker as worker
+from dagster_glidemq.warm.hazards import Hazards
+hazards = Hazards(); hazards.note()
+found = pkgutil.walk_packages(worker.__path__, worker.__name__ + ".")
+names = [one.name for one in found if not one.name.endswith("_process")]
+print(repr(hazards.found([__import__(name, fromlist=["_"]) for name in names])))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "''"
