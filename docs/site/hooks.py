@@ -33,7 +33,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = page.file.src_uri
     source = next((path for path, uri in INCLUDED.items() if uri == here), f"docs/{here}")
 
-    def mended(match: re.Match[str]) -> str:
+    def pointed(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
         uri = INCLUDED.get(target) or (target.removeprefix("docs/") if target.startswith("docs/") else None)
         if target == "README.md":
@@ -42,4 +42,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return f"]({'#' if not match[3].startswith('#') else ''}{match[3]}"
         return match[1] + posixpath.relpath(uri, posixpath.dirname(here) or ".") + match[3]
 
-    return _LINK.sub(mended, markdown)
+    return _LINK.sub(pointed, markdown)

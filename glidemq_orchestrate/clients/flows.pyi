@@ -132,8 +132,7 @@ class Flow:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time. With a timeout of at least a second, the message has
-                the reason why a node waits, unless all nodes only wait for their turn.
+            WaitTimeout: The flow has not ended in time.
         """
 
     def supervise(self) -> None:
@@ -197,7 +196,8 @@ class Flow:
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
             FlowCancelled: The flow was cancelled.
-            WaitTimeout: The flow has not ended in time.
+            WaitTimeout: The flow has not ended in time. The message has the reason why a node waits, unless
+                all nodes only wait for their turn; finding it may take longer than ``timeout``.
         """
 
     def owners(self) -> Sequence[str]:
@@ -569,8 +569,7 @@ class AsyncFlow:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time. With a timeout of at least a second, the message has
-                the reason why a node waits, unless all nodes only wait for their turn.
+            WaitTimeout: The flow has not ended in time.
         """
 
     async def supervise(self) -> None:
@@ -634,7 +633,8 @@ class AsyncFlow:
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
             FlowCancelled: The flow was cancelled.
-            WaitTimeout: The flow has not ended in time.
+            WaitTimeout: The flow has not ended in time. The message has the reason why a node waits, unless
+                all nodes only wait for their turn; finding it may take longer than ``timeout``.
         """
 
     async def owners(self) -> Sequence[str]:

@@ -127,10 +127,10 @@ def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
                 pause = _draw(flow, screen)
             flow.wait(timeout=timedelta(seconds=max(min(pause, deadline - time.monotonic()), 0)))
         except WaitTimeout as exc:
-            if time.monotonic() >= deadline:
-                raise WaitTimeout(f"{exc}. To watch it: glidemq flow watch {flow.id}") from exc
             if screen is None:
                 waiting.update(())
+            if time.monotonic() >= deadline:
+                raise WaitTimeout(f"{exc}. To watch it: glidemq flow watch {flow.id}") from exc
         except TransportError as exc:
             outage.tolerate(exc)
         else:

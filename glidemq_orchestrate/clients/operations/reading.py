@@ -27,8 +27,7 @@ from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.stored import as_time
 
 Change: TypeAlias = "NodeChange | FlowChange"
-# The reason for a wait takes some calls, so short waits and large flows go without it.
-EXPLAINED_MS: Final = 1_000
+# Finding the reason for a wait takes too long in a larger flow.
 EXPLAINED_NODES: Final = 10_000
 
 
@@ -160,17 +159,10 @@ class ReadingOperations:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time. With a timeout of at least a second, the message has
-                the reason why a node waits, unless all nodes only wait for their turn.
+            WaitTimeout: The flow has not ended in time.
         """
         limit = _limit(timeout)
-        try:
-            return (yield from tendings.wait(self._tending, self._waiting, limit))
-        except WaitTimeout as exc:
-            if limit is None or limit < EXPLAINED_MS:
-                raise
-            why = yield from self._blocking_wait()
-            raise WaitTimeout(f"{exc}{why}") from exc.__cause__
+        return tendings.wait(self._tending, self._waiting, limit)
 
     def _blocking_wait(self) -> Op[str]:
         """``; node NODE waits: REASON``; '' if all nodes only wait for their turn, or cannot be read."""
@@ -266,9 +258,13 @@ class ReadingOperations:
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
             FlowCancelled: The flow was cancelled.
-            WaitTimeout: The flow has not ended in time.
+            WaitTimeout: The flow has not ended in time. The message has the reason why a node waits, unless
+                all nodes only wait for their turn; finding it may take longer than ``timeout``.
         """
-        outcome = yield from self.wait(timeout=timeout)
+        try:
+            outcome = yield from self.wait(timeout=timeout)
+        except WaitTimeout as exc:
+            raise WaitTimeout(f"{exc}{yield from self._blocking_wait()}") from exc.__cause__
         raise_unless_completed(outcome)
         return outcome.results
 
