@@ -74,6 +74,8 @@ class AsyncDriver:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
+        self._reply_seconds = seconds(settings.socket_timeout)
+        self._open_seconds = seconds(settings.connect_timeout) + self._reply_seconds
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Endpoint, bool], Pool[AbstractConnection]] = {}
         self._has_replied, self._closings = False, 0
@@ -182,14 +184,14 @@ class AsyncDriver:
     async def _open(self, connection: AbstractConnection, parcel: Parcel) -> None:
         settings = self._settings
         try:
-            async with asyncio.timeout(seconds(settings.connect_timeout) + seconds(settings.socket_timeout)):
+            async with asyncio.timeout(self._open_seconds):
                 await opened_async(connection)
         except Exception as exc:
             raise not_connected(settings, parcel.place, exc) from exc
 
     async def _converse(self, connection: AbstractConnection, parcel: Parcel) -> Replies:
         settings = self._settings
-        limit = seconds(settings.socket_timeout) + sum(call.blocks_for or 0 for call in parcel.calls)
+        limit = self._reply_seconds + sum(call.blocks_for or 0 for call in parcel.calls)
         replies: Replies = []
         doubt = self._doubt(connection, parcel) if self._topology.may_doubt(parcel) else None
         try:

@@ -50,6 +50,7 @@ class SyncDriver:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
+        self._reply_seconds = seconds(settings.socket_timeout)
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Endpoint, bool], Pool[AbstractConnection]] = {}
         self._making = threading.Lock()
@@ -174,7 +175,7 @@ class SyncDriver:
 
     def _await_reply(self, connection: AbstractConnection, parcel: Parcel, call: Call[Any]) -> None:
         """Wait for the first bytes of a reply; end the wait if the server has been replaced."""
-        limit = seconds(self._settings.socket_timeout) + (call.blocks_for or 0.0)
+        limit = self._reply_seconds + (call.blocks_for or 0.0)
         until, pause = time.monotonic() + limit, DOUBT_SECONDS + (call.blocks_for or 0.0)
         while not connection.can_read(min(pause, max(until - time.monotonic(), 0.0))):
             if time.monotonic() >= until:
@@ -188,7 +189,7 @@ class SyncDriver:
         try:
             if call.blocks_for is None:
                 return connection.read_response()
-            return connection.read_response(timeout=call.blocks_for + seconds(self._settings.socket_timeout))
+            return connection.read_response(timeout=call.blocks_for + self._reply_seconds)
         except ResponseError as exc:
             return refused(exc)
 
