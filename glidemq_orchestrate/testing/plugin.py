@@ -236,9 +236,10 @@ def _end(started: Sequence[tuple[RunningWorker, Address, Sequence[str]]]) -> Non
 @pytest.fixture
 def eventually() -> Eventually:
     """Waits for a predicate; see ``Eventually``."""
+    from glidemq_orchestrate.foundation.durations import seconds  # noqa: PLC0415  only when used
 
     def wait(predicate: Callable[[], T], timeout: Duration = EVENT_SECONDS) -> T:
-        limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        limit = seconds(timeout)
         end = time.monotonic() + limit
         while not (last := predicate()):
             if time.monotonic() > end:

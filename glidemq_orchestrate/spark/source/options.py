@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,6 +17,7 @@ from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
 from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.suggestions import nearest
 from glidemq_orchestrate.runs import Patience
 from glidemq_orchestrate.settings import ENV_PREFIX, ConnectionSettings
 from glidemq_orchestrate.wire.call import Op
@@ -48,11 +48,9 @@ class Options:
         names = {name.lower(): name for name in (*known, *CONNECTION)}
         for name in self._given:
             if name not in names:
-                near = get_close_matches(name, names, 1, 0.65)
+                near = nearest(name, names)
                 hint = (
-                    f"did you mean {names[near[0]]}?"
-                    if near
-                    else f"it has {', '.join(sorted(names.values()))}"
+                    f"did you mean {names[near]}?" if near else f"it has {', '.join(sorted(names.values()))}"
                 )
                 raise ConfigurationError(f"{what} has no option {name}; {hint}")
 
