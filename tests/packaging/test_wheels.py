@@ -17,6 +17,7 @@ DISTRIBUTIONS = {
         "_lua/glidemq_orchestrate.lua",
         "_lua/MANIFEST.json",
         "flow.schema.json",
+        "project/steps.py.txt",
     ],
     "airflow_provider_glidemq": ["get_provider_info.py"],
     "dagster_glidemq": ["resource.py"],
@@ -64,6 +65,9 @@ def test_the_core_wheel_works_without_extras(wheels: dict[str, Path], tmp_path: 
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
+    subprocess.run([tmp_path / "venv" / "bin" / "glidemq", "init", "new"], cwd=tmp_path, check=True)
+
+    assert (tmp_path / "new" / "steps.py").exists()
     assert imported.stdout.strip() == "q"
     assert command.returncode == 2
     assert "pip install" in command.stderr
