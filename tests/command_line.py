@@ -1,4 +1,4 @@
-"""The command line in tests: its commands are built once, and looked up by their words."""
+"""The command line in tests: its commands are built once, and tried without being run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import typer
+import typer.core
 import typer.testing
 from typer.main import get_command
 
 from glidemq_orchestrate.cli import app
 
-__all__ = ["build_commands_once", "exists"]
+__all__ = ["build_commands_once", "glidemq_problems"]
 
 
 def build_commands_once() -> None:
@@ -21,11 +23,25 @@ def build_commands_once() -> None:
         module._get_command = cache(module._get_command)
 
 
-def exists(words: Sequence[str]) -> bool:
-    """Whether ``glidemq`` has a command of these words, with the options among them."""
-    command: Any = get_command(app)
-    rest = list(words[1:])
-    while rest and hasattr(command, "commands"):
-        command = command.commands.get(rest.pop(0))
-    known = {name for parameter in getattr(command, "params", ()) for name in parameter.opts}
-    return command is not None and {word for word in rest if word.startswith("--")} <= known
+def glidemq_problems(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Why the real command line does not accept some of these lines; nothing is run."""
+    problems = []
+    for line in lines:
+        if line[:1] != ["glidemq"]:
+            continue
+        command: Any = get_command(app)
+        words = list(line[1:])
+        while isinstance(command, typer.core.TyperGroup) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        if isinstance(command, typer.core.TyperGroup):
+            problems.append(f"{' '.join(line)}: no such command")
+            continue
+        try:
+            command.make_context(command.name or "", words)
+        except typer.Exit:
+            continue  # --help
+        except Exception as exc:
+            if not hasattr(exc, "format_message"):
+                raise
+            problems.append(f"{' '.join(line)}: {exc.format_message()}")
+    return problems

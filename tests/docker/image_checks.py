@@ -15,13 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import typer
-import typer.core
-import typer.main
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[import-untyped]
-
-from glidemq_orchestrate.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -172,30 +167,6 @@ def commands(compose: Compose, stages: Mapping[str, Stage]) -> Iterator[list[str
         for word in ("CMD", "HEALTHCHECK"):
             if (rest := stage.last(word)) is not None:
                 yield json.loads(rest[rest.index("[") :])
-
-
-def glidemq_problems(lines: Sequence[Sequence[str]]) -> Problems:
-    """The real command line accepts these words."""
-    problems = []
-    for line in lines:
-        if line[:1] != ["glidemq"]:
-            continue
-        command: Any = typer.main.get_command(app)
-        words = list(line[1:])
-        while isinstance(command, typer.core.TyperGroup) and words and words[0] in command.commands:
-            command = command.commands[words.pop(0)]
-        if isinstance(command, typer.core.TyperGroup):
-            problems.append(f"{' '.join(line)}: no such command")
-            continue
-        try:
-            command.make_context(command.name or "", words)
-        except typer.Exit:
-            continue  # --help
-        except Exception as exc:
-            if not hasattr(exc, "format_message"):
-                raise
-            problems.append(f"{' '.join(line)}: {exc.format_message()}")
-    return problems
 
 
 def python_problems(lines: Sequence[Sequence[str]], files: set[str]) -> Problems:

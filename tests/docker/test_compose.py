@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.command_line import glidemq_problems
+
 if TYPE_CHECKING:
     from tests.docker import image_checks as checks
 else:
@@ -138,21 +140,21 @@ def test_the_worker_without_spark_has_no_java(stages: dict[str, checks.Stage]) -
 
 def test_the_command_line_has_every_command_and_option(lines: list[list[str]]) -> None:
     assert any(line[:2] == ["glidemq", "worker"] for line in lines)
-    assert checks.glidemq_problems(lines) == []
+    assert glidemq_problems(lines) == []
     spoilt = [
         ["glidemq", "worker", "--app", "x", "--queue", "q", "--threads", "4"],
         ["glidemq", "worker", "--app", "x"],
         ["glidemq", "work"],
         ["glidemq", "flow", "repeat"],
     ]
-    assert len(checks.glidemq_problems(spoilt)) == len(spoilt)
+    assert len(glidemq_problems(spoilt)) == len(spoilt)
 
 
 def test_the_readme_names_real_commands() -> None:
     text = (checks.DOCKER / "README.md").read_text()
     found = [line.split() for line in re.findall(r"\bglidemq (?:worker|server|flow)\b[^`\n]*", text)]
     assert found
-    assert checks.glidemq_problems(found) == []
+    assert glidemq_problems(found) == []
 
 
 def test_python_programs_compile_and_are_in_the_image(

@@ -29,7 +29,7 @@ from glidemq_orchestrate import (
     Worker,
     errors,
 )
-from tests.command_line import exists
+from tests.command_line import glidemq_problems
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
@@ -167,13 +167,13 @@ def run(words: list[str], folder: Path, env: dict[str, str]) -> str:
 
 
 def test_every_command_line_exists() -> None:
-    commands = [line[2:].split("#")[0].split() for block in blocks("console") for line in block.splitlines()]
+    text = "\n".join(blocks("console")).replace("\\\n", " ")
+    lines = re.findall(r"^\$ (.*?)(?: #.*)?$", text, re.MULTILINE)
+    commands = [shlex.split(line) for line in lines]
+    assert len(commands) > 50
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for words in filter(None, commands):
-        if words[0] == "make":
-            assert f"\n{words[1]}:" in makefile
-        elif words[0] == "glidemq":
-            assert exists(words), words
+    assert all(f"\n{words[1]}:" in makefile for words in commands if words[0] == "make")
+    assert glidemq_problems(commands) == []
 
 
 def test_every_link_leads_to_a_file_and_a_heading() -> None:

@@ -15,7 +15,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[
 from typer.testing import CliRunner
 
 from glidemq_orchestrate.cli import app
-from tests.command_line import exists
+from tests.command_line import glidemq_problems
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker
@@ -53,7 +53,7 @@ def test_its_containers_are_described_as_compose_expects(project: Path) -> None:
     compose = yaml.safe_load((project / "compose.yaml").read_text())
     jsonschema.validate(compose, get_builtin_schema("vendor.compose-spec"))
     (_, _, command) = compose["services"]["worker"]["command"]
-    assert exists(command.partition("exec ")[2].split())
+    assert glidemq_problems([command.partition("exec ")[2].split()]) == []
 
 
 def test_it_replaces_nothing_unless_asked(project: Path) -> None:
