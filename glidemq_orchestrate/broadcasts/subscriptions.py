@@ -57,21 +57,21 @@ def of(found: Sequence[ConsumerGroup]) -> list[ConsumerGroup]:
     return [group for group in found if group.name != GROUP]
 
 
-def subscriptions(queue: QueueKeys, look_at: int | None) -> Op[list[SubscriptionInfo]]:
-    """All subscriptions, by name; counts the waiting messages up to about ``look_at``."""
+def subscriptions(queue: QueueKeys, max_examined: int | None) -> Op[list[SubscriptionInfo]]:
+    """All subscriptions, by name; counts the waiting messages up to about ``max_examined``."""
     found = []
     for group in of((yield from groups(queue))):
-        waiting = yield from undelivered(queue, group, look_at)
+        waiting = yield from undelivered(queue, group, max_examined)
         found.append(SubscriptionInfo(group.name, waiting, group.pending))
     return sorted(found, key=lambda one: one.name)
 
 
-def undelivered(queue: QueueKeys, group: ConsumerGroup, look_at: int | None) -> Op[int]:
+def undelivered(queue: QueueKeys, group: ConsumerGroup, max_examined: int | None) -> Op[int]:
     """How many entries were not delivered to the group: the number of the server, or else counted."""
     if group.lag is not None:
         return group.lag
     count, start = 0, f"({group.last}"
-    while look_at is None or count < look_at:
+    while max_examined is None or count < max_examined:
         entries = yield from ask(pages.stream_page(queue, start, PAGE))
         count += len(entries)
         if len(entries) < PAGE:
@@ -80,11 +80,11 @@ def undelivered(queue: QueueKeys, group: ConsumerGroup, look_at: int | None) -> 
     return count
 
 
-def waiting(queue: QueueKeys, found: Sequence[ConsumerGroup], look_at: int | None) -> Op[int]:
+def waiting(queue: QueueKeys, found: Sequence[ConsumerGroup], max_examined: int | None) -> Op[int]:
     """How many messages were not delivered to the slowest subscription."""
     max_waiting = 0
     for group in of(found):
-        max_waiting = max(max_waiting, (yield from undelivered(queue, group, look_at)))
+        max_waiting = max(max_waiting, (yield from undelivered(queue, group, max_examined)))
     return max_waiting
 
 

@@ -28,7 +28,7 @@ from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.bounds import LOOK_AT
+from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
@@ -118,7 +118,7 @@ def queue_jobs(
         table.add_row(*map(Text, cells))
     console.print(table)
     if jobs.is_partial:
-        console.print(f"Only about {LOOK_AT:,} jobs were searched; there may be more.", style="dim")
+        console.print(f"Only about {MAX_EXAMINED:,} jobs were searched; there may be more.", style="dim")
 
 
 @queue_app.command("pause")

@@ -12,7 +12,7 @@ from glidemq_orchestrate.clients.twins import awaited, blocking
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.bounds import LOOK_AT
+from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.settings import Address
@@ -59,7 +59,7 @@ class BroadcastOperations:
 
     def subscriptions(self) -> Op[list[SubscriptionInfo]]:
         """List the subscriptions by name, each with its numbers of waiting and active messages."""
-        return listing.subscriptions(self._keys, LOOK_AT)
+        return listing.subscriptions(self._keys, MAX_EXAMINED)
 
     def states(self, message_id: str) -> Op[dict[str, MessageState]]:
         """Read the state of a message in each subscription. The message has ended when all states are final.

@@ -11,7 +11,7 @@ from glidemq_orchestrate.flows.status import Wait
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.adding import NewJob
-from glidemq_orchestrate.jobs.bounds import LOOK_AT
+from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
 from glidemq_orchestrate.jobs.changes import Signal, SuspendInfo
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.option_values import JobRef, RateLimit
@@ -375,7 +375,7 @@ class Queue(SyncFacade):
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
         exclude_data: bool = False,
-        look_at: int | None = LOOK_AT,
+        max_examined: int | None = MAX_EXAMINED,
     ) -> FoundJobs:
         """Find the jobs that match all criteria; each call to the server reads at most a page.
 
@@ -385,12 +385,12 @@ class Queue(SyncFacade):
             data: Only jobs with these top-level keys and values in their data.
             limit: The max number of jobs to return.
             exclude_data: Omit data and result of the returned jobs.
-            look_at: The approximate max number of jobs to examine, by default what takes about a second; None
-                for all. If the state has no index, other keys count a little too. To read all of a large
+            max_examined: The approximate max number of jobs to examine, by default what takes about a second;
+                None for all. If the state has no index, other keys count a little too. To read all of a large
                 queue in pages, use ``scan_jobs``.
 
         Returns:
-            The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
+            The jobs; ``is_partial`` is true if the search stopped at ``max_examined``, so there may be more.
 
         Raises:
             ConfigurationError: The state is unknown, or a limit is negative; nothing was sent.
@@ -416,17 +416,17 @@ class Queue(SyncFacade):
     def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
         """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""
 
-    def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
+    def counts(self, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED) -> JobCounts:
         """Count the jobs in each state. A job that a worker has fetched but not started counts as active.
 
         Args:
             indexed_only: Omit the jobs that wait for other jobs or for their ordering key. glide-mq has no
                 index for those, and to count them, all keys of the server are scanned.
-            look_at: The approximate max number of jobs to examine for those, by default what takes about a
-                second; None for all.
+            max_examined: The approximate max number of jobs to examine for those, by default what takes about
+                a second; None for all.
 
         Returns:
-            The counts; ``at_least`` has the states whose count stopped at ``look_at``.
+            The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
         """
 
     def now(self) -> datetime:
@@ -935,7 +935,7 @@ class AsyncQueue(AsyncFacade):
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
         exclude_data: bool = False,
-        look_at: int | None = LOOK_AT,
+        max_examined: int | None = MAX_EXAMINED,
     ) -> FoundJobs:
         """Find the jobs that match all criteria; each call to the server reads at most a page.
 
@@ -945,12 +945,12 @@ class AsyncQueue(AsyncFacade):
             data: Only jobs with these top-level keys and values in their data.
             limit: The max number of jobs to return.
             exclude_data: Omit data and result of the returned jobs.
-            look_at: The approximate max number of jobs to examine, by default what takes about a second; None
-                for all. If the state has no index, other keys count a little too. To read all of a large
+            max_examined: The approximate max number of jobs to examine, by default what takes about a second;
+                None for all. If the state has no index, other keys count a little too. To read all of a large
                 queue in pages, use ``scan_jobs``.
 
         Returns:
-            The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
+            The jobs; ``is_partial`` is true if the search stopped at ``max_examined``, so there may be more.
 
         Raises:
             ConfigurationError: The state is unknown, or a limit is negative; nothing was sent.
@@ -976,17 +976,19 @@ class AsyncQueue(AsyncFacade):
     async def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
         """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""
 
-    async def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
+    async def counts(
+        self, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED
+    ) -> JobCounts:
         """Count the jobs in each state. A job that a worker has fetched but not started counts as active.
 
         Args:
             indexed_only: Omit the jobs that wait for other jobs or for their ordering key. glide-mq has no
                 index for those, and to count them, all keys of the server are scanned.
-            look_at: The approximate max number of jobs to examine for those, by default what takes about a
-                second; None for all.
+            max_examined: The approximate max number of jobs to examine for those, by default what takes about
+                a second; None for all.
 
         Returns:
-            The counts; ``at_least`` has the states whose count stopped at ``look_at``.
+            The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
         """
 
     async def now(self) -> datetime:

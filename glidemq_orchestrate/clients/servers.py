@@ -88,7 +88,7 @@ def examine(
     *,
     prefix: str = DEFAULT_PREFIX,
     clock: Clock | None = None,
-    look_only: bool = False,
+    read_only: bool = False,
 ) -> list[Finding]:
     """Check the server, or every primary of the cluster. Leaves nothing behind. Repeatable.
 
@@ -99,7 +99,7 @@ def examine(
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key; the permissions for such keys are checked.
         clock: For tests.
-        look_only: Write nothing at all, not even a temporary key. A few permissions then remain untested. If
+        read_only: Write nothing at all, not even a temporary key. A few permissions then remain untested. If
             a library is missing, the permission to load it is checked instead.
 
     Returns:
@@ -110,7 +110,7 @@ def examine(
     """
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
     # A separate event loop also limits the wait for a reply that never ends.
-    looking = partial(asyncio.run, _examined(settings, now, look_only=look_only))
+    looking = partial(asyncio.run, _examined(settings, now, read_only=read_only))
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -119,14 +119,14 @@ def examine(
         return thread.submit(looking).result()
 
 
-async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bool) -> list[Finding]:
+async def _examined(settings: ConnectionSettings, clock: Clock, *, read_only: bool) -> list[Finding]:
     with importing():
         from glidemq_orchestrate.io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
     driver = AsyncDriver(settings)
     try:
         findings = await driver.run_on_each(
-            lambda place: doctor.examine(settings.prefix, clock, settings, place, look_only=look_only)
+            lambda place: doctor.examine(settings.prefix, clock, settings, place, read_only=read_only)
         )
     except GlideMQError as exc:  # the primaries are not known
         return [doctor.unreachable(settings.where, exc)]

@@ -107,7 +107,7 @@ class FlowBackend(Protocol):
     def dependency_policies(
         self, ref: FlowRef, nodes: StoredNodes, after: Mapping[str, Sequence[str]]
     ) -> Op[dict[str, dict[str, OnFailure]]]:
-        """The failure policies for single dependencies, by node. May complete the manners of the nodes."""
+        """The failure policies for single dependencies, by node. May complete the settings of the nodes."""
 
     def inputs(self, queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
         """Read the inputs of a node from its dependencies."""

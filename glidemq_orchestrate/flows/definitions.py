@@ -72,7 +72,7 @@ def settled_options(options: str) -> dict[str, Any]:
     return {name: value for name, value in json.loads(options).items() if name not in added}
 
 
-class Manner(NamedTuple):
+class NodeSettings(NamedTuple):
     """How a node runs; many nodes share one. It has no policies of single dependencies.
 
     Attributes:
@@ -92,7 +92,7 @@ class Manner(NamedTuple):
     extension: str
 
 
-Work = tuple[str, Manner]
+Work = tuple[str, NodeSettings]
 """The data of a node, and how it runs."""
 
 
@@ -114,11 +114,11 @@ _OF_WORK: Final = (
 
 
 def _read_work(data: str | None, options: str | None, lost: str | None, *fields: str | None) -> Work | None:
-    return None if data is None or not options or lost else (data, _read_manner(options, *fields))
+    return None if data is None or not options or lost else (data, _read_settings(options, *fields))
 
 
 @lru_cache(maxsize=SHARED)
-def _read_manner(  # noqa: PLR0913, PLR0917  a field each
+def _read_settings(  # noqa: PLR0913, PLR0917  a field each
     options: str,
     attempts: str | None,
     priority: str | None,
@@ -128,9 +128,9 @@ def _read_manner(  # noqa: PLR0913, PLR0917  a field each
     on_failure: str | None,
     timeout: str | None,
     edge: str | None,
-) -> Manner:
+) -> NodeSettings:
     present = settled_options(options)
-    return Manner(
+    return NodeSettings(
         "{}" if not present else json.dumps(present, separators=(",", ":"), ensure_ascii=False),
         max(number(attempts), 1),
         number(present.get("delay")) if present else 0,
@@ -150,13 +150,13 @@ class StoredNodes(NamedTuple):
     Attributes:
         rows: The row of every node, dependencies before dependents.
         data: The data of nodes by name.
-        manners: How the nodes run, by name.
+        settings: How the nodes run, by name.
         policies: The texts of policies that are stored apart from the jobs, by name.
     """
 
     rows: dict[str, Row]
     data: dict[str, str]
-    manners: dict[str, Manner]
+    settings: dict[str, NodeSettings]
     policies: Mapping[str, str] = MappingProxyType({})
 
 

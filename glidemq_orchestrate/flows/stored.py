@@ -13,7 +13,7 @@ from glidemq_orchestrate.flows.backend import backend_of, read_status
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.flows.definitions import (
     Definition,
-    Manner,
+    NodeSettings,
     Policies,
     definition,
     settled_options,
@@ -58,9 +58,9 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
                 f"flow {ref.public_id} was cancelled while it was being submitted. Fix: submit it again"
             )
         yield from backend.advance(ref, clock)  # added nodes may still be joining the flow
-    rows, data, manners, _ = stored
-    yield from _read_missing(ref, rows, data, manners)
-    stay = [name for name, row in rows.items() if is_of_spec(row) or manners[name].extension]
+    rows, data, settings, _ = stored
+    yield from _read_missing(ref, rows, data, settings)
+    stay = [name for name, row in rows.items() if is_of_spec(row) or settings[name].extension]
     dependents: dict[str, list[str]] = {name: [] for name in stay}
     after = {name: tuple([one for one in rows[name][4:] if one in dependents]) for name in stay}
     for name, names in after.items():
@@ -68,7 +68,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
             dependents[one].append(name)
     policies = yield from backend.dependency_policies(ref, stored, after)
     nodes = [
-        _node(name, rows[name], data[name], manners[name], after[name], dependents[name], policies)
+        _node(name, rows[name], data[name], settings[name], after[name], dependents[name], policies)
         for name in stay
     ]
     flow = CheckedFlow(
@@ -97,7 +97,7 @@ def _unexpired(ref: FlowRef) -> Op[dict[str, str]]:
 
 
 def _read_missing(
-    ref: FlowRef, rows: Mapping[str, Row], data: dict[str, str], manners: dict[str, Manner]
+    ref: FlowRef, rows: Mapping[str, Row], data: dict[str, str], settings: dict[str, NodeSettings]
 ) -> Op[None]:
     """Add the definitions of the remaining nodes from their jobs."""
     for part in parts([(name, row) for name, row in rows.items() if name not in data], PER_TRIP):
@@ -111,19 +111,19 @@ def _read_missing(
                     f"the job of node {name} of flow {ref.public_id} was removed with its definition. "
                     'Fix: submit the flow with on_existing="restart"'
                 )
-            data[name], manners[name] = work
+            data[name], settings[name] = work
 
 
 def _node(  # noqa: PLR0913, PLR0917  the parts of a node
     name: str,
     row: Row,
     data: str,
-    manner: Manner,
+    settings: NodeSettings,
     after: tuple[str, ...],
     dependents: Sequence[str],
     policies: Mapping[str, Mapping[str, OnFailure]],
 ) -> CheckedNode:
-    options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension = manner
+    options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension = settings
     return CheckedNode(
         row[0], name, row[1], row[3], data, options, attempts, delay_ms, after, tuple(dependents), priority,
         is_placed, Rule(rule) if rule else None, OnFailure(on_failure) if on_failure else None,

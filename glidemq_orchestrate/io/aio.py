@@ -193,7 +193,11 @@ class AsyncDriver:
         settings = self._settings
         limit = self._reply_seconds + sum(call.blocks_for or 0 for call in parcel.calls)
         replies: Replies = []
-        doubt = self._doubt(connection, parcel) if self._topology.may_doubt(parcel) else None
+        check = (
+            self._replacement_check(connection, parcel)
+            if self._topology.can_check_replacement(parcel)
+            else None
+        )
         try:
             async with asyncio.timeout(limit):
                 await connection.send_packed_command(pieces(parcel.calls))
@@ -204,11 +208,11 @@ class AsyncDriver:
         except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
         finally:
-            if doubt is not None:
-                doubt.end()
+            if check is not None:
+                check.end()
         return replies
 
-    def _doubt(self, connection: AbstractConnection, parcel: Parcel) -> ReplacementCheck:
+    def _replacement_check(self, connection: AbstractConnection, parcel: Parcel) -> ReplacementCheck:
         async def end_if_replaced() -> None:
             with suppress(GlideMQError):
                 if await self._drive(self._topology.is_replaced(parcel.place)):

@@ -164,7 +164,7 @@ class SyncDriver:
         try:
             connection.send_packed_command(pieces(parcel.calls))  # type: ignore[no-untyped-call]
             for call in parcel.calls:  # the replies before an error count
-                if self._topology.may_doubt(parcel):
+                if self._topology.can_check_replacement(parcel):
                     self._await_reply(connection, parcel, call)
                 replies.append(self._reply(connection, call))
         except BusyLoadingError as exc:

@@ -51,7 +51,7 @@ class Parcel:
 Replies: TypeAlias = list[Any]
 Delivery: TypeAlias = Generator[list[Parcel], list[Received], Replies]
 Lookup: TypeAlias = Generator[list[Parcel], list[Received], tuple[Endpoint, ...]]
-Doubt: TypeAlias = Generator[list[Parcel], list[Received], bool]
+Check: TypeAlias = Generator[list[Parcel], list[Received], bool]
 
 ASKING: Final = command("ASKING", decode=str)
 
@@ -65,10 +65,10 @@ class Topology(Protocol):
     def primaries(self) -> Lookup:
         """Every server that owns a part of the data."""
 
-    def may_doubt(self, parcel: Parcel) -> bool:
+    def can_check_replacement(self, parcel: Parcel) -> bool:
         """Whether other servers can report that the silent server of a parcel has been replaced."""
 
-    def is_replaced(self, place: Endpoint) -> Doubt:
+    def is_replaced(self, place: Endpoint) -> Check:
         """Whether another server has taken over from this one. Raises the error that prevents an answer."""
 
 
@@ -99,11 +99,11 @@ class Single:
         yield from ()
         return (self._place,)
 
-    def may_doubt(self, parcel: Parcel) -> bool:  # noqa: ARG002  there is no other server
+    def can_check_replacement(self, parcel: Parcel) -> bool:  # noqa: ARG002  there is no other server
         """See ``Topology``."""
         return False
 
-    def is_replaced(self, place: Endpoint) -> Doubt:  # noqa: ARG002  as above
+    def is_replaced(self, place: Endpoint) -> Check:  # noqa: ARG002  as above
         """See ``Topology``."""
         yield from ()
         return False
@@ -144,11 +144,11 @@ class Sentinel:
         """See ``Topology``."""
         return (self._primary or (yield from self._look_up()),)
 
-    def may_doubt(self, parcel: Parcel) -> bool:
+    def can_check_replacement(self, parcel: Parcel) -> bool:
         """See ``Topology``."""
         return not parcel.sentinel
 
-    def is_replaced(self, place: Endpoint) -> Doubt:
+    def is_replaced(self, place: Endpoint) -> Check:
         """See ``Topology``."""
         return (yield from self._look_up()) != place
 
@@ -185,11 +185,11 @@ class Cluster:
         """See ``Topology``."""
         return (self._map or (yield from self._look_up())).primaries
 
-    def may_doubt(self, parcel: Parcel) -> bool:
+    def can_check_replacement(self, parcel: Parcel) -> bool:
         """See ``Topology``."""
         return parcel.calls[0].words[0] != "CLUSTER"  # a look-up already asks several servers
 
-    def is_replaced(self, place: Endpoint) -> Doubt:
+    def is_replaced(self, place: Endpoint) -> Check:
         """See ``Topology``."""
         self._forget(place)
         return place not in (yield from self._look_up()).primaries

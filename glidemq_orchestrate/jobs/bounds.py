@@ -18,7 +18,7 @@ from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
 MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
 
 
-LOOK_AT: Final = 100_000
+MAX_EXAMINED: Final = 100_000
 """How many jobs a search or count reads at most by default."""
 
 

@@ -21,7 +21,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.jobs import pages as reads
-from glidemq_orchestrate.jobs.bounds import LOOK_AT
+from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
 from glidemq_orchestrate.jobs.job import Job, job_fields
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
@@ -120,11 +120,11 @@ def get_jobs(
 
 
 def search(
-    queue: QueueKeys, filter_: JobFilter, limit: int, look_at: int | None, *, exclude_data: bool = False
+    queue: QueueKeys, filter_: JobFilter, limit: int, max_examined: int | None, *, exclude_data: bool = False
 ) -> Op[FoundJobs]:
-    """The first matching jobs among about ``look_at`` examined ones; None examines all."""
-    _check_bounds(limit, look_at)
-    ids, is_partial = yield from find_bounded(queue, filter_, range(limit), look_at)
+    """The first matching jobs among about ``max_examined`` examined ones; None examines all."""
+    _check_bounds(limit, max_examined)
+    ids, is_partial = yield from find_bounded(queue, filter_, range(limit), max_examined)
     found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
     found.is_partial = is_partial
     return found
@@ -141,12 +141,14 @@ def scan_jobs(
     return JobPage((yield from _read(queue, kept, exclude_data=exclude_data)), following)
 
 
-def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
-    """How many jobs are in each state; examines about ``look_at`` jobs for those that wait for others.
+def counts(
+    queue: QueueKeys, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED
+) -> Op[JobCounts]:
+    """How many jobs are in each state; examines about ``max_examined`` jobs for those that wait for others.
 
     In a broadcast queue, the messages not delivered to the slowest subscription count as waiting.
     """
-    _check_bounds(0, look_at)
+    _check_bounds(0, max_examined)
     names: Sequence[KeyName] = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
     sizes = yield from ask_all([reads.length(queue, name) for name in names])
     stream, lifo, priority, scheduled, completed, failed, suspended = sizes
@@ -154,7 +156,7 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None 
     held = yield from subscriptions.held(queue, groups)
     ready = max(stream - held, 0)
     if subscriptions.of(groups):  # entries stay after a subscription has handled them
-        ready = yield from subscriptions.waiting(queue, groups, look_at)
+        ready = yield from subscriptions.waiting(queue, groups, max_examined)
     listed = yield from ask(reads.list_active(queue))
     prioritized = yield from _prioritized(queue)
     found = JobCounts()
@@ -170,7 +172,7 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None 
     if not indexed_only:
         partial = []
         for state in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING):
-            ids, is_partial = yield from find_bounded(queue, JobFilter(state), range(2**53), look_at)
+            ids, is_partial = yield from find_bounded(queue, JobFilter(state), range(2**53), max_examined)
             found[state] = len(ids)
             partial += [state] if is_partial else []
         found.at_least = frozenset(partial)
@@ -216,7 +218,7 @@ def find(queue: QueueKeys, filter_: JobFilter, span: range, *, newest_first: boo
 
 
 def find_bounded(
-    queue: QueueKeys, filter_: JobFilter, span: range, look_at: int | None, *, newest_first: bool = False
+    queue: QueueKeys, filter_: JobFilter, span: range, max_examined: int | None, *, newest_first: bool = False
 ) -> Op[tuple[list[str], bool]]:
     """The result of ``find``, and whether it stopped at its limit."""
     step = pages(queue, filter_.state)
@@ -231,7 +233,7 @@ def find_bounded(
     at: Position | None = None
     looked = 0
     while len(found) < span.stop:
-        if look_at is not None and looked >= look_at:
+        if max_examined is not None and looked >= max_examined:
             return found[span.start : span.stop], True
         ids, at = yield from step(at)
         looked += max(len(ids), EMPTY_PAGE)
@@ -350,8 +352,8 @@ def _prioritized(queue: QueueKeys) -> Op[int]:
     return total
 
 
-def _check_bounds(limit: int, look_at: int | None) -> None:
-    for name, value in (("limit", limit), ("look_at", look_at)):
+def _check_bounds(limit: int, max_examined: int | None) -> None:
+    for name, value in (("limit", limit), ("max_examined", max_examined)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise ConfigurationError(f"{name} must be a whole number of at least 0, got {described(value)}")
 

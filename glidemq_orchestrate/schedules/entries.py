@@ -290,7 +290,7 @@ def index_page(queue: QueueKeys, first: int) -> Call[list[str]]:
     return command("ZRANGE", queue.key(INDEX), first, first + PAGE - 1, decode=replies.texts)
 
 
-def look_at(queue: QueueKeys, times: Mapping[str, int], how: Literal["LT", "NX"]) -> Call[None]:
+def set_check_times(queue: QueueKeys, times: Mapping[str, int], how: Literal["LT", "NX"]) -> Call[None]:
     """Set when to check members: at these times or earlier (LT), or only if they are not indexed (NX)."""
     words = [word for name, at in times.items() for word in (at, name)]
     return command("ZADD", queue.key(INDEX), how, *words, decode=replies.anything)

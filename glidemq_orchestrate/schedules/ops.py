@@ -200,8 +200,8 @@ def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
             seen.update(timed, others)
             yield from ask_all(
                 [
-                    *([entries.look_at(queue, timed, "LT")] if timed else []),
-                    *([entries.look_at(queue, others, "NX")] if others else []),
+                    *([entries.set_check_times(queue, timed, "LT")] if timed else []),
+                    *([entries.set_check_times(queue, others, "NX")] if others else []),
                 ]
             )
     first = 0

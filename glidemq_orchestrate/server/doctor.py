@@ -38,12 +38,12 @@ __all__ = ["Finding", "Verdict", "examine", "unreachable"]
 
 
 def examine(
-    prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint, *, look_only: bool = False
+    prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint, *, read_only: bool = False
 ) -> Op[list[Finding]]:
     """Check one server. A server that cannot be reached is a finding too."""
     where = settings.node(place)
     try:
-        found = yield from unconfirmed(_examined(prefix, clock, settings, look_only=look_only))
+        found = yield from unconfirmed(_examined(prefix, clock, settings, read_only=read_only))
     except GlideMQError as exc:
         return [unreachable(where, exc)]
     connected = Finding("connection", Verdict.OK, f"connected as {settings.user or 'default'}")
@@ -51,7 +51,7 @@ def examine(
 
 
 def _examined(
-    prefix: str, clock: Clock, settings: ConnectionSettings, *, look_only: bool
+    prefix: str, clock: Clock, settings: ConnectionSettings, *, read_only: bool
 ) -> Op[list[Finding]]:
     facts = yield from ask(server.server_facts())
     try:
@@ -62,9 +62,9 @@ def _examined(
         ]
     found = [Finding("version", Verdict.OK, f"{product} {version}"), *_role(facts, settings.kind)]
     found += [_persistence(facts), *_memory(facts)]
-    found += yield from examine_durability(facts, settings, look_only=look_only)
-    found.append((yield from examine_rights(prefix, look_only=look_only)))
-    found += yield from _libraries(look_only=look_only)
+    found += yield from examine_durability(facts, settings, read_only=read_only)
+    found.append((yield from examine_rights(prefix, read_only=read_only)))
+    found += yield from _libraries(read_only=read_only)
     found.append((yield from _clock(clock)))
     if settings.kind == "cluster":
         found.append((yield from _slots()))
@@ -123,13 +123,13 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         yield Finding("memory", Verdict.OK, found)
 
 
-def _libraries(*, look_only: bool) -> Op[list[Finding]]:
+def _libraries(*, read_only: bool) -> Op[list[Finding]]:
     try:
         statuses = yield from library_status()
     except ConfigurationError:  # the user may call functions, but not list libraries
         statuses = yield from _by_version()
     found = [_library(status) for status in statuses]
-    if look_only and any(
+    if read_only and any(
         finding.advice.startswith(LOAD) and finding.verdict is Verdict.WARNING for finding in found
     ):
         found.append((yield from to_load()))

@@ -67,17 +67,17 @@ _LOST_WITH_POWER: Final = {
 
 
 def examine_durability(
-    facts: Facts, settings: ConnectionSettings, *, look_only: bool = False
+    facts: Facts, settings: ConnectionSettings, *, read_only: bool = False
 ) -> Op[list[Finding]]:
     """Find what a machine failure, a failover or a partition loses, and whether ``confirm`` holds.
 
-    With ``look_only`` nothing is written: only the ability to confirm is checked.
+    With ``read_only`` nothing is written: only the ability to confirm is checked.
     """
     found = list(_failover(facts, settings))
     if facts.get("aof_enabled") == "1":  # otherwise the persistence check reports what is lost
         found.insert(0, _power((yield from _fsync()), settings))
     if settings.confirmation is not None:
-        found.append((yield from _confirm(settings, settings.confirmation, look_only=look_only)))
+        found.append((yield from _confirm(settings, settings.confirmation, read_only=read_only)))
     return found
 
 
@@ -121,14 +121,14 @@ def _failover(facts: Facts, settings: ConnectionSettings) -> Iterator[Finding]:
         yield Finding("lost when cut off", Verdict.OK, found)
 
 
-def _confirm(settings: ConnectionSettings, required: Confirmation, *, look_only: bool) -> Op[Finding]:
+def _confirm(settings: ConnectionSettings, required: Confirmation, *, read_only: bool) -> Op[Finding]:
     """Have a write confirmed that leaves no trace."""
     name, limit_ms = "confirm", max(milliseconds(settings.confirm_timeout), 1)
     try:
         yield from check_confirmation(required)
     except ConfigurationError as exc:
         return Finding(name, Verdict.FAILED, f"{settings.confirm} cannot hold", str(exc))
-    if look_only:
+    if read_only:
         return Finding(name, Verdict.OK, f"{settings.confirm} is supported")
     waits: list[Call[Any]] = [wait_replicas(required.replicas, limit_ms)] if required.replicas else []
     waits += [wait_disk(limit_ms)] if required.disk else []
@@ -288,13 +288,13 @@ def _allowed(commands: tuple[str, ...]) -> str:
     return " ".join(f"+{command}" for command in commands)
 
 
-def examine_rights(prefix: str, *, look_only: bool = False) -> Op[Finding]:
+def examine_rights(prefix: str, *, read_only: bool = False) -> Op[Finding]:
     """Try every command on a temporary key, which is deleted afterwards.
 
-    With ``look_only`` nothing is ever written: the key does not exist, and the few commands that always write
+    With ``read_only`` nothing is ever written: the key does not exist, and the few commands that always write
     are skipped.
     """
-    if look_only:
+    if read_only:
         key = absent_key(prefix)
         tried = {name: harmless_trial(name, key) for name in COMMANDS if name not in ALWAYS_WRITE}
     else:
@@ -305,7 +305,7 @@ def examine_rights(prefix: str, *, look_only: bool = False) -> Op[Finding]:
     if not denied:
         left_out = f", except those that cannot be tried without writing ({' '.join(ALWAYS_WRITE)})"
         return Finding(
-            "rights", Verdict.OK, f"all required rights on {prefix}:*{left_out if look_only else ''}"
+            "rights", Verdict.OK, f"all required rights on {prefix}:*{left_out if read_only else ''}"
         )
     found = "none" if len(denied) == len(tried) else f"missing: {' '.join(denied)}"
     advice = f"ACL SETUSER ... ~{prefix}:* {' '.join(f'+{name}' for name in denied)}"

@@ -29,7 +29,7 @@ from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.sessions.engines import engine_for
 from glidemq_orchestrate.spark.steps.run import Engine, run_step
 from glidemq_orchestrate.wire.codec import JsonLike, encode
-from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Speaker
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Reporter
 from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -82,33 +82,33 @@ class _Host:
 
     def __init__(self, wire: Wire, engine: Engine, log: _Log) -> None:
         self._wire, self._engine, self._log, self._owner = wire, engine, log, os.getpid()
-        self._steps: dict[int, _Speaker] = {}
+        self._steps: dict[int, _Reporter] = {}
 
     def serve(self) -> None:
         """Serve until the worker ends the connection."""
         while (message := self._wire.receive()) is not None:
-            speaker = self._steps.get(message.number)
+            reporter = self._steps.get(message.number)
             if message.kind == "step":
-                speaker = self._steps[message.number] = _Speaker(self._wire, message.number)
-                self._begin("step", self._run, message, speaker)
+                reporter = self._steps[message.number] = _Reporter(self._wire, message.number)
+                self._begin("step", self._run, message, reporter)
             elif message.kind in ("publish", "probe"):
                 self._begin(
                     message.kind, self._publish if message.kind == "publish" else self._probe, message
                 )
-            elif speaker is not None and message.kind == "cancel":
-                speaker.cancelled.set()
-            elif speaker is not None:
-                speaker.answers.put(message.value)
+            elif reporter is not None and message.kind == "cancel":
+                reporter.cancelled.set()
+            elif reporter is not None:
+                reporter.answers.put(message.value)
 
     def _begin(self, name: str, function: Callable[..., None], *given: Any) -> None:
         threading.Thread(target=function, args=given, name=f"{name}-{given[0].number}", daemon=True).start()
 
-    def _run(self, message: Message, speaker: _Speaker) -> None:
+    def _run(self, message: Message, reporter: _Reporter) -> None:
         kind: str
         value: Any
         self._log.restore()
         try:
-            kind, value = "done", self._outcome(message, speaker)
+            kind, value = "done", self._outcome(message, reporter)
         except SessionClosed as exc:
             kind, value = "closed", (str(exc), exc.explanation)
         except SessionUnfit as exc:
@@ -119,14 +119,14 @@ class _Host:
             kind, value = "raised", pack(exc)
         if os.getpid() != self._owner:  # a step has forked, and the copy returned here
             os._exit(1)
-        speaker.end()
+        reporter.end()
         del self._steps[message.number]
         self._send(kind, message.number, value)
 
-    def _outcome(self, message: Message, speaker: _Speaker) -> Outcome:
+    def _outcome(self, message: Message, reporter: _Reporter) -> Outcome:
         job, has_flow = message.value
-        flow = _Flow(speaker) if has_flow else None
-        ctx = Context(**job, speaker=speaker, cancelled=speaker.cancelled, flow=flow)
+        flow = _Flow(reporter) if has_flow else None
+        ctx = Context(**job, reporter=reporter, cancelled=reporter.cancelled, flow=flow)
         published = list[Publication]()
         try:
             result = encode(run_step(self._engine, ctx), where=f"result of job {ctx.name}")
@@ -153,8 +153,8 @@ class _Host:
             self._wire.send(kind, number, value)
 
 
-class _Speaker(Speaker):
-    """The calls of a step to its worker; each waits for its answer. See ``worker.context.Speaker``."""
+class _Reporter(Reporter):
+    """The calls of a step to its worker; each waits for its answer. See ``worker.context.Reporter``."""
 
     def __init__(self, wire: Wire, number: int) -> None:
         self.cancelled = Cancelled()
@@ -219,11 +219,11 @@ class _Speaker(Speaker):
 class _Flow(FlowOfNode):
     """The flow of the step's node; see ``worker.running_flow.RunningFlow``."""
 
-    def __init__(self, speaker: _Speaker) -> None:
-        self._speaker = speaker
+    def __init__(self, reporter: _Reporter) -> None:
+        self._reporter = reporter
 
     def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
-        self._speaker.call("add_nodes", list(nodes), tuple(before))
+        self._reporter.call("add_nodes", list(nodes), tuple(before))
 
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         await asyncio.to_thread(self.add_nodes, nodes, before=before)

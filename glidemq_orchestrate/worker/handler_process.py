@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import LeaseLost, PayloadTooLarge
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
-from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Speaker
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Reporter
 from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 HEAD: Final = struct.Struct(">cI")
@@ -66,7 +66,7 @@ class FrameSender:
         return _receive(self._sock)
 
 
-class ProcessSpeaker(Speaker):
+class ProcessReporter(Reporter):
     """Sends progress, log lines and messages of a handler to the worker."""
 
     def __init__(self, frames: FrameSender, name: str) -> None:
@@ -122,9 +122,9 @@ def _read(sock: socket.socket, size: int) -> bytes | None:
 
 
 def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], frames: FrameSender) -> bytes:
-    speaker = ProcessSpeaker(frames, job["name"])
-    context = Context(**job, speaker=speaker, cancelled=Cancelled())
+    reporter = ProcessReporter(frames, job["name"])
+    context = Context(**job, reporter=reporter, cancelled=Cancelled())
     try:
         return encode(function(context), where=f"result of job {job['name']}").encode()
     finally:
-        speaker.end()
+        reporter.end()

@@ -88,10 +88,10 @@ class JobEvents:
         """Whether any middleware handles events now."""
         for one in self._listeners:
             try:
-                if one.hears_events:
+                if one.receives_events:
                     return True
             except BaseException:  # user code; logged once, as it would raise at every event
-                logger.exception("%s.hears_events raised: it receives no events", type(one).__name__)
+                logger.exception("%s.receives_events raised: it receives no events", type(one).__name__)
                 self._listeners = [other for other in self._listeners if other is not one]
         return False
 

@@ -25,7 +25,7 @@ from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.call import Call, Op, Run, ask, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, encode, sendable
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.handlers.context import Speaker
+from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.log import about
 from glidemq_orchestrate.worker.tasks import KeyedTasks
 from glidemq_orchestrate.worker.written_messages import WrittenMessages, attempt_key
@@ -116,9 +116,9 @@ class Messenger:
         self._senders = KeyedTasks()
         self.written = WrittenMessages(run, queues, clock)
 
-    def of(self, attempt: Attempt) -> AttemptSpeaker:
-        """The speaker of an attempt's context."""
-        return AttemptSpeaker(self, attempt)
+    def of(self, attempt: Attempt) -> AttemptReporter:
+        """The reporter of an attempt's context."""
+        return AttemptReporter(self, attempt)
 
     def send(self, kind: str, attempt: Attempt, text: str) -> None:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
@@ -198,8 +198,8 @@ class Messenger:
                 logger.exception("messages of a job not sent", extra={"action": "messages_refused"})
 
 
-class AttemptSpeaker(Speaker):
-    """The speaker of an attempt's context: sends through the messenger."""
+class AttemptReporter(Reporter):
+    """The reporter of an attempt's context: sends through the messenger."""
 
     __slots__ = ("_attempt", "_messenger")
 

@@ -56,7 +56,7 @@ GOOD: Final[dict[str, Any]] = {
     "line": "text",
     "max_messages": 5,
     "message_id": "m",
-    "look_at": 100,
+    "max_examined": 100,
     "name": "work",
     "names": ["a"],
     "newest_first": False,

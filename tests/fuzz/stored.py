@@ -225,7 +225,7 @@ class Setting:
         wanted = {MARK + name for name, text in damage.entries.items() if not text.startswith(b"{")}
         if missing := wanted - broken:
             raise Violation(f"schedulers are not listed as broken: {missing!r}", "schedulers are missing")
-        self._look_at_flows()
+        self._examine_flows()
         for name in ("good", "bad"):
             watch = Supervision(QueueKeys("glide", name), f"gmo-worker-fuzz-{name}")
             for op in (scheduler_ops.tick(watch.queue, SystemClock()), supervise.tick(watch, SystemClock())):
@@ -233,7 +233,7 @@ class Setting:
             with EventReader(name, self.here.url, position="0-0") as reader:
                 outcome(reader.read)
 
-    def _look_at_flows(self) -> None:
+    def _examine_flows(self) -> None:
         listed, _ = outcome(lambda: self.flows.list(limit=1_000), ())
         if not {"f1", "f2"} <= {flow.id for flow in listed or ()}:
             raise Violation("sound flows are not listed", "flows are missing")

@@ -215,6 +215,6 @@ def test_the_page_on_errors_has_every_error() -> None:
 def test_the_page_on_the_context_has_all_of_it() -> None:
     page = (ROOT / "docs" / "reference" / "context.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`ctx\.(\w+)", page))
-    public = {name for name in dir(Context) if not name.startswith("_")} - {"speaker"}
+    public = {name for name in dir(Context) if not name.startswith("_")} - {"reporter"}
     assert {name for name in public if name not in named and not name.endswith("_async")} == set()
     assert named <= {*public, *Context.__dataclass_fields__}

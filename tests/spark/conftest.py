@@ -23,7 +23,7 @@ from glidemq_orchestrate.spark.published.catching_up import catch_up
 from glidemq_orchestrate.spark.sessions.warm import warm_session
 from glidemq_orchestrate.spark.setup.jvm import require_java
 from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE
-from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Unheard
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Reporter
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from tests.guard import nothing_is_left
 from tests.processes import end, spawn
@@ -86,7 +86,7 @@ def warm_handlers(spark: SparkSession) -> Handlers:
 
 
 @dataclass
-class Recorder(Unheard):
+class Recorder(Reporter):
     """What a step reported."""
 
     reported: list[Any] = field(default_factory=list)
@@ -138,7 +138,7 @@ def make_run() -> MakeRun:
             inputs=json.loads(json.dumps(inputs or {})),
             flow_id="flow",
             node=node,
-            speaker=recorder,
+            reporter=recorder,
             cancelled=cancelled,
             allow_import=allow_import,
             epoch=time.time_ns() // 1_000_000,

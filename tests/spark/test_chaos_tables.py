@@ -12,7 +12,7 @@ from glidemq_orchestrate.spark import publish
 from glidemq_orchestrate.spark.published.locations.store import LocalStore
 from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.spark.published.locations.version import name_of
-from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Reporter
 from tests.chaos.spark_steps import ROWS
 from tests.chaos.spark_tables import wrong
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Owner(Unheard):
+class Owner(Reporter):
     """A worker that still owns the job."""
 
     def check_owner(self) -> None:

@@ -31,7 +31,7 @@ from glidemq_orchestrate.spark.published.reading import coming_after
 from glidemq_orchestrate.spark.sessions.engines import engine_for
 from glidemq_orchestrate.spark.steps.run import run_step
 from glidemq_orchestrate.spark.steps.sql import ALLOW_VARIABLE, SQL_JOB
-from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
@@ -78,7 +78,7 @@ def _catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_catalog("lake")  # which makes the tables of the catalog
 
 
-class Owner(Unheard):
+class Owner(Reporter):
     """A worker that still owns the job."""
 
     def check_owner(self) -> None:
@@ -91,14 +91,14 @@ def queue(url: str) -> Iterator[Queue]:
         yield one
 
 
-class Nobody(Unheard):
+class Nobody(Reporter):
     """One that does not."""
 
     def check_owner(self) -> None:
         raise LeaseLost("this attempt no longer owns job j")
 
 
-def context(epoch: int, reports: Unheard | None = None) -> Context:
+def context(epoch: int, reports: Reporter | None = None) -> Context:
     reports = reports or Owner()
     return Context("spark", "j", "spark.python", 1, {}, {}, None, None, reports, epoch=epoch, token="t")
 

@@ -21,7 +21,7 @@ from glidemq_orchestrate.spark.published.locations.store import HadoopStore, Loc
 from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.spark.published.locations.version import Publication, name_of, newest_first
 from glidemq_orchestrate.spark.published.reading import coming_after
-from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 from tests.processes import end, spawn
@@ -86,7 +86,7 @@ def _steps(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
-class Owner(Unheard):
+class Owner(Reporter):
     """A worker that still owns the job."""
 
     def check_owner(self) -> None:

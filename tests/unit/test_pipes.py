@@ -10,7 +10,7 @@ import pytest
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.errors import ConfigurationError, PayloadTooLarge
 from glidemq_orchestrate.pipes import MAX_MESSAGE_BYTES, is_pipes_job, open_pipes, shortened
-from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Reporter
 
 DATA: dict[str, Any] = {
     "asset_keys": ["a"],
@@ -27,7 +27,7 @@ DATA: dict[str, Any] = {
 BOOTSTRAP = {"dagster_pipes": {"DAGSTER_PIPES_CONTEXT": {"data": DATA}, "DAGSTER_PIPES_MESSAGES": {}}}
 
 
-class Kept(Unheard):
+class Kept(Reporter):
     def __init__(self) -> None:
         self.texts: list[str] = []
 
@@ -35,8 +35,8 @@ class Kept(Unheard):
         self.texts.append(text)
 
 
-def context(data: Any, speaker: Unheard | None = None) -> Context:
-    return Context("etl", "j", "work", 1, data, {}, None, None, speaker or Unheard())
+def context(data: Any, reporter: Reporter | None = None) -> Context:
+    return Context("etl", "j", "work", 1, data, {}, None, None, reporter or Reporter())
 
 
 def test_several_jobs_of_a_process_have_contexts_of_their_own() -> None:

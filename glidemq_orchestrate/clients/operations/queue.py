@@ -14,7 +14,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs import usage as usages
-from glidemq_orchestrate.jobs.bounds import LOOK_AT, lasting
+from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED, lasting
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
@@ -91,7 +91,7 @@ class WholeQueueOperations(QueueOperationsBase):
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
         exclude_data: bool = False,
-        look_at: int | None = LOOK_AT,
+        max_examined: int | None = MAX_EXAMINED,
     ) -> Op[FoundJobs]:
         """Find the jobs that match all criteria; each call to the server reads at most a page.
 
@@ -101,18 +101,18 @@ class WholeQueueOperations(QueueOperationsBase):
             data: Only jobs with these top-level keys and values in their data.
             limit: The max number of jobs to return.
             exclude_data: Omit data and result of the returned jobs.
-            look_at: The approximate max number of jobs to examine, by default what takes about a second; None
-                for all. If the state has no index, other keys count a little too. To read all of a large
+            max_examined: The approximate max number of jobs to examine, by default what takes about a second;
+                None for all. If the state has no index, other keys count a little too. To read all of a large
                 queue in pages, use ``scan_jobs``.
 
         Returns:
-            The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
+            The jobs; ``is_partial`` is true if the search stopped at ``max_examined``, so there may be more.
 
         Raises:
             ConfigurationError: The state is unknown, or a limit is negative; nothing was sent.
         """
         return listing.search(
-            self._keys, JobFilter(_state(state), name, data), limit, look_at, exclude_data=exclude_data
+            self._keys, JobFilter(_state(state), name, data), limit, max_examined, exclude_data=exclude_data
         )
 
     def scan_jobs(
@@ -139,19 +139,19 @@ class WholeQueueOperations(QueueOperationsBase):
         """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""
         return listing.states(self._keys, job_ids)
 
-    def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
+    def counts(self, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED) -> Op[JobCounts]:
         """Count the jobs in each state. A job that a worker has fetched but not started counts as active.
 
         Args:
             indexed_only: Omit the jobs that wait for other jobs or for their ordering key. glide-mq has no
                 index for those, and to count them, all keys of the server are scanned.
-            look_at: The approximate max number of jobs to examine for those, by default what takes about a
-                second; None for all.
+            max_examined: The approximate max number of jobs to examine for those, by default what takes about
+                a second; None for all.
 
         Returns:
-            The counts; ``at_least`` has the states whose count stopped at ``look_at``.
+            The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
         """
-        return listing.counts(self._keys, indexed_only=indexed_only, look_at=look_at)
+        return listing.counts(self._keys, indexed_only=indexed_only, max_examined=max_examined)
 
     def report_usage(self, job_id: str, usage: Usage) -> Op[None]:
         """Report the usage of a job; replaces an earlier report, in the sums too. Repeatable.

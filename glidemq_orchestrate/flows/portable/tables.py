@@ -288,15 +288,15 @@ def policies(ref: FlowRef, flow: CheckedFlow, rows: Mapping[str, Row]) -> Op[Pol
 def dependency_policies(
     ref: FlowRef, nodes: StoredNodes, after: Mapping[str, Sequence[str]]
 ) -> Op[dict[str, dict[str, OnFailure]]]:
-    """The failure policies for single dependencies, by node; completes the manners of the nodes."""
+    """The failure policies for single dependencies, by node; completes the settings of the nodes."""
     del ref, after
     yield from ()  # no call
     found = {}
     for name, text in nodes.policies.items():
         fields = json.loads(text)
         rule, on_failure = fields.get("rule", ""), fields.get("on_failure", "")
-        manner = nodes.manners[name]
-        nodes.manners[name] = manner._replace(
+        settings = nodes.settings[name]
+        nodes.settings[name] = settings._replace(
             rule=rule, on_failure=on_failure, queue_timeout_ms=fields.get("queue_timeout")
         )
         found[name] = {one: OnFailure(word) for one, word in fields.get("policies", {}).items()}

@@ -15,7 +15,7 @@ from glidemq_orchestrate.flows.definitions import (
     PAGE,
     POLICIES,
     Definition,
-    Manner,
+    NodeSettings,
     Policies,
     PolicyForm,
     Ran,
@@ -189,17 +189,17 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
     """
     rows: dict[str, Row] = {}
     data: dict[str, str] = {}
-    manners: dict[str, Manner] = {}
+    settings: dict[str, NodeSettings] = {}
     cursor = ""
     while cursor != "0":
         cursor, page = yield from ask(works_page(ref.home, ref.flow_id, cursor or "0"))
         for name, (row, work) in page.items():
             rows[name] = row
             if work is not None:
-                data[name], manners[name] = work
+                data[name], settings[name] = work
     if len(rows) < number(record.get("total")):
         return None
-    return StoredNodes(dict(sorted(rows.items(), key=lambda item: item[1][0])), data, manners)
+    return StoredNodes(dict(sorted(rows.items(), key=lambda item: item[1][0])), data, settings)
 
 
 def ran_page(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
@@ -264,16 +264,16 @@ def dependency_policies(
     ref: FlowRef, nodes: StoredNodes, after: Mapping[str, Sequence[str]]
 ) -> Op[dict[str, dict[str, OnFailure]]]:
     """The failure policies for single dependencies, by node."""
-    rows, _, manners, _ = nodes
+    rows, _, settings, _ = nodes
     found: dict[str, dict[str, OnFailure]] = {}
-    own = [name for name, names in after.items() if manners[name].rule and names]
+    own = [name for name, names in after.items() if settings[name].rule and names]
     for part in parts(own, PAGE):
         asking = []
         for name in part:
             refs = [f"{QueueKeys(ref.home.prefix, rows[one][1]).base}:{rows[one][2]}" for one in after[name]]
             asking.append(edge_policies(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2], refs))
         for name, texts in zip(part, (yield from ask_all(asking)), strict=True):
-            known = {one: text or manners[name].edge for one, text in zip(after[name], texts, strict=True)}
+            known = {one: text or settings[name].edge for one, text in zip(after[name], texts, strict=True)}
             found[name] = {one: OnFailure(text) for one, text in known.items() if text}
     return found
 

@@ -42,7 +42,7 @@ CANCEL_GRACE_SECONDS: Final = 20.0
 """How long a cancelled step may continue; then it is left to its host, which takes no other step."""
 END_SECONDS: Final = 20.0
 _METHODS: Final = frozenset({"log", "report_usage", "write_message", "check_owner"})
-_OF_SPEAKER: Final = frozenset({"note_published"})
+_OF_REPORTER: Final = frozenset({"note_published"})
 """Methods that the contexts of users do not have."""
 _OF_JSON: Final = frozenset({"progress", "output"})
 
@@ -312,8 +312,8 @@ def _called(ctx: Context, message: Message) -> bytes | None:
             getattr(ctx, method)(decode(given[0], where=method))
         elif method in _METHODS:
             getattr(ctx, method)(*given)
-        elif method in _OF_SPEAKER:
-            getattr(ctx.speaker, method)(*given)
+        elif method in _OF_REPORTER:
+            getattr(ctx.reporter, method)(*given)
     except Exception as exc:  # noqa: BLE001  raised in the step
         return pack(exc)
     return None

@@ -7,7 +7,7 @@ What a kill leaves behind, and who repairs it:
 - while the attempt writes: a folder without a version, which ``tidy`` removes after a grace period;
 - after it has written, before its result is accepted: the same; the next attempt writes another folder;
 - after its result is accepted, before the version exists: the server has noted the publication with the
-  acceptance, in the queue, whether or not the job still exists (``Speaker.note_published``). A Spark worker
+  acceptance, in the queue, whether or not the job still exists (``Reporter.note_published``). A Spark worker
   of the queue makes the version within a minute or when it starts, and so does any reader of the result.
 
 A process that was stopped and continues after another attempt has published writes to its own folder only,
@@ -179,7 +179,7 @@ def seal(ctx: Context, store: Store, version: Version, place: Publication) -> No
     """
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
-    ctx.speaker.note_published([place.line])
+    ctx.reporter.note_published([place.line])
     accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), [place])
 
 

@@ -118,10 +118,11 @@ class FlowOfNode(ABC):
 _NO_WORKER: Final = "this context has no worker that receives reports"
 
 
-class Speaker:
+class Reporter:
     """Receives what a handler reports through its ``Context``, from any thread.
 
-    It has the methods of ``Context``. Subclasses override those that they support; the others raise.
+    It has the methods of ``Context``. Subclasses override those that they support. The others raise, and
+    without a worker all do.
     """
 
     __slots__ = ()
@@ -159,13 +160,7 @@ class Speaker:
         """
 
 
-class Unheard(Speaker):
-    """A speaker that accepts nothing: for contexts without a worker, and a base for tests."""
-
-    __slots__ = ()
-
-
-_NO_SPEAKER: Final = Unheard()
+_NO_REPORTER: Final = Reporter()
 
 
 @dataclass(slots=True, eq=False)
@@ -194,7 +189,7 @@ class Context:
             discarded. A handler in a process is killed instead. Also set when the worker stops and gives the
             job back: then ``cancelled.is_stopping`` is true.
         flow_id, node: The flow and the position in it; None outside a flow.
-        speaker: Receives what the handler reports with the methods below.
+        reporter: Receives what the handler reports with the methods below.
         signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.
         flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
         fallback: The entry of the job's ``fallbacks`` for this attempt; None for the first attempt.
@@ -215,7 +210,7 @@ class Context:
     inputs: Mapping[str, Any]
     flow_id: str | None
     node: str | None
-    speaker: Speaker = _NO_SPEAKER
+    reporter: Reporter = _NO_REPORTER
     cancelled: Cancelled = field(default_factory=Cancelled)
     signals: Sequence[Json] = ()
     fallback: Fallback | None = None
@@ -231,11 +226,11 @@ class Context:
         Raises:
             EncodeError: The value is not JSON, or too large.
         """
-        self.speaker.progress(value)
+        self.reporter.progress(value)
 
     def log(self, line: str) -> None:
         """Store a line of text with the job. At least the last 10,000 lines remain."""
-        self.speaker.log(line)
+        self.reporter.log(line)
 
     def output(self, fields: Mapping[str, str]) -> None:
         """Append texts by name to the job's output stream (``queue.read_output``).
@@ -245,11 +240,11 @@ class Context:
         Raises:
             ServerBusy: Too much of the job's output is still unsent.
         """
-        self.speaker.output(fields)
+        self.reporter.output(fields)
 
     def report_usage(self, usage: Usage) -> None:
         """Report what the job used. This replaces the previous report and is charged to the job's budget."""
-        self.speaker.report_usage(usage)
+        self.reporter.report_usage(usage)
 
     def write_message(self, text: str) -> None:
         """Write a message for readers that wait for this job (``queue.messages``).
@@ -265,7 +260,7 @@ class Context:
             LeaseLost: Another attempt runs the job, or it was cancelled. Stop then.
             ServerBusy: More than 10,000 messages or 16 MiB of an async handler are still unsent.
         """
-        self.speaker.write_message(checked_message(text))
+        self.reporter.write_message(checked_message(text))
 
     def check_owner(self) -> None:
         """Return if this attempt owns its job now; for plain handlers, from any thread.
@@ -278,7 +273,7 @@ class Context:
             LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
             TransportError: The server could not be reached, so the owner is unknown.
         """
-        self.speaker.check_owner()
+        self.reporter.check_owner()
 
     async def check_owner_async(self) -> None:
         """Return if this attempt owns its job now; for async handlers. Otherwise as ``check_owner``.
@@ -287,7 +282,7 @@ class Context:
             LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
             TransportError: The server could not be reached, so the owner is unknown.
         """
-        await self.speaker.check_owner_async()
+        await self.reporter.check_owner_async()
 
 
 def checked_message(text: str) -> str:

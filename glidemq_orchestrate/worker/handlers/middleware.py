@@ -71,7 +71,7 @@ class Middleware:
         """Handle an event of a job; see ``JobEvent``. An exception here is logged and changes nothing."""
 
     @property
-    def hears_events(self) -> bool:
+    def receives_events(self) -> bool:
         """Whether ``on_event`` needs events now; no events are created if no middleware needs them."""
         return True
 
@@ -152,7 +152,7 @@ class Hooks(Middleware):
         self._hooks = handlers.job_hooks
 
     @property
-    def hears_events(self) -> bool:
+    def receives_events(self) -> bool:
         """Whether there are any hooks."""
         return bool(self._hooks)
 

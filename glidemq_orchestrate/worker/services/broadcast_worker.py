@@ -38,7 +38,7 @@ from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, sendable
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_subscription
 from glidemq_orchestrate.worker.contexts import refuse_unreadable
 from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, refuse
-from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Speaker
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Reporter
 from glidemq_orchestrate.worker.handlers.registered import Handler
 from glidemq_orchestrate.worker.held_jobs import Suspects
 from glidemq_orchestrate.worker.services.service import HandlerService
@@ -343,7 +343,7 @@ class BroadcastWorker(HandlerService):
             inputs={},
             flow_id=None,
             node=None,
-            speaker=MessageSpeaker(queue, attempt.job_id, send),
+            reporter=MessageReporter(queue, attempt.job_id, send),
         )
 
     async def _send(self, call: Call[Any]) -> None:
@@ -367,8 +367,8 @@ def _result(attempt: Attempt, outcome: Outcome) -> Result:
     return Result(entry_id, job_id, "fail", reason)
 
 
-class MessageSpeaker(Speaker):
-    """The ``Speaker`` of a message's context."""
+class MessageReporter(Reporter):
+    """The ``Reporter`` of a message's context."""
 
     def __init__(self, queue: QueueKeys, job_id: str, send: Callable[[Call[Any]], None]) -> None:
         self._queue, self._job_id, self._send = queue, job_id, send

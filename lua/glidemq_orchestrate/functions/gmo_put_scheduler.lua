@@ -10,8 +10,8 @@ local function put_scheduler(keys, args)
   if redis.call('EXISTS', keys[1]) == 1 then
     return 'locked'
   end
-  local name, look_at, is_left = args[2], tonumber(args[9]), false
-  if not look_at then
+  local name, check_at, is_left = args[2], tonumber(args[9]), false
+  if not check_at then
     return redis.error_reply('GMO_INVALID a time is expected')
   end
   for i = 1, HASHES do
@@ -35,7 +35,7 @@ local function put_scheduler(keys, args)
   if not is_left then
     redis.call('HDEL', prefix .. 'gmo:schedulers:last', name)
   end
-  if is_planned and (first < 0 or look_at < first) then
+  if is_planned and (first < 0 or check_at < first) then
     redis.pcall('XADD', prefix .. 'events', 'MAXLEN', '~', 1000, '*', 'event', 'scheduler.changed', 'name', name)
   end
   return 'put'

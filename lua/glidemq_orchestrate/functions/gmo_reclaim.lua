@@ -25,7 +25,7 @@ local function is_alive(r, job_id, job, holder)
   return L.stalled.is_alive(r.prefix, job_id, job, r.now, lock_ms, r.min_idle)
 end
 
-local function look_at(r, job_id, entry_id, consumer)
+local function reclaim_entry(r, job_id, entry_id, consumer)
   local job = L.jobs.read(r.prefix, job_id)
   if not job or STRAY[job.state] then
     return L.losses.forget(r, job_id, entry_id)
@@ -42,7 +42,7 @@ local function look_at(r, job_id, entry_id, consumer)
   return L.losses.add(r, job_id, entry_id, job, holder)
 end
 
-local function look_at_listed(r, job_id)
+local function reclaim_listed(r, job_id)
   local job, holder = L.jobs.read(r.prefix, job_id), L.losses.holder(r.prefix, job_id, '')
   if not job or job.state ~= 'active' then
     return redis.call('ZREM', r.prefix .. 'gmo:list-held', job_id)
@@ -58,7 +58,7 @@ local function find(r)
     local job_id = found and L.stream.job_id(found[2])
     if job_id then
       r.guard(job_id, row[1], function()
-        look_at(r, job_id, row[1], row[2])
+        reclaim_entry(r, job_id, row[1], row[2])
       end)
     else
       L.stream.ack(r.prefix .. 'stream', r.group, row[1], false)
@@ -67,7 +67,7 @@ local function find(r)
   local held = r.prefix .. 'gmo:list-held'
   for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', r.now - r.min_idle, 'LIMIT', 0, PAGE)) do
     r.guard(job_id, '', function()
-      look_at_listed(r, job_id)
+      reclaim_listed(r, job_id)
     end)
   end
 end

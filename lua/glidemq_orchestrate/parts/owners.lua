@@ -40,7 +40,7 @@ local function half(lapse)
   return math.floor(lapse / 2)
 end
 
-local function look_at(home, kind, lease, at)
+local function check_at(home, kind, lease, at)
   redis.call('ZADD', home .. 'gmo:due', at, kind .. '\n' .. lease)
 end
 
@@ -48,7 +48,7 @@ end
 local function give(home, flow_id, lease, now)
   redis.call('SADD', home .. 'gmo:owned:' .. lease, flow_id)
   redis.call('ZADD', home .. 'gmo:owners', 'GT', now, lease)
-  look_at(home, 'owner', lease, now + half(lapse_of(lease)))
+  check_at(home, 'owner', lease, now + half(lapse_of(lease)))
 end
 
 -- Removes a flow from an owner, whose lease ends with its last flow.
@@ -133,18 +133,18 @@ function L.owners.look(home, lease, was_silent, now)
   if not heard then
     return
   elseif heard + half(lapse) > now then
-    return look_at(home, 'owner', lease, heard + half(lapse))
+    return check_at(home, 'owner', lease, heard + half(lapse))
   elseif not was_silent then
-    return look_at(home, 'silent', lease, now + half(lapse))
+    return check_at(home, 'silent', lease, now + half(lapse))
   elseif heard + lapse > now then
-    return look_at(home, 'silent', lease, heard + lapse)
+    return check_at(home, 'silent', lease, heard + lapse)
   end
   local owned = home .. 'gmo:owned:' .. lease
   for _, flow_id in ipairs(redis.call('SPOP', owned, SLICE)) do
     lose(home, flow_id, lease, heard, now)
   end
   if redis.call('EXISTS', owned) == 1 then
-    look_at(home, 'silent', lease, now)
+    check_at(home, 'silent', lease, now)
   else
     redis.call('ZREM', home .. 'gmo:owners', lease)
   end

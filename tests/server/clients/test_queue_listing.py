@@ -219,15 +219,15 @@ def test_a_search_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
     mine = clients.queue()
     for state in (None, JobState.WAITING):
         redis_client.config_resetstat()
-        found = mine.search(state=state, name="nowhere", look_at=1000)
+        found = mine.search(state=state, name="nowhere", max_examined=1000)
         assert (list(found), found.is_partial) == ([], True)
         assert (
             redis_client.info("commandstats")["cmdstat_hmget"]["calls"] <= 2200
         )  # a page may be a little longer
         for bound in (None, 100_000):
-            found = mine.search(state=state, name="last", look_at=bound)
+            found = mine.search(state=state, name="last", max_examined=bound)
             assert ([job.name for job in found], found.is_partial) == (["last"], False)
-    found = mine.search(name="a", limit=5, look_at=3000)
+    found = mine.search(name="a", limit=5, max_examined=3000)
     assert (len(found), found.is_partial) == (5, False), "enough was found"
 
 
@@ -238,14 +238,16 @@ def test_counting_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
             pipe.hset(f"{P}job:x{number}" if number % 2 else f"other:{number}", "state", "waiting-children")
         pipe.execute()
     mine = clients.queue()
-    counts = mine.counts(look_at=1000)
+    counts = mine.counts(max_examined=1000)
     assert counts.at_least == {JobState.WAITING_CHILDREN}
     assert 0 < counts[JobState.WAITING_CHILDREN] < 2500
     counts = mine.counts()
     assert (counts.at_least, counts[JobState.WAITING_CHILDREN]) == (frozenset(), 2500)
 
 
-@pytest.mark.parametrize("wrong", [{"limit": -1}, {"look_at": -1}, {"look_at": True}, {"limit": "x"}])
+@pytest.mark.parametrize(
+    "wrong", [{"limit": -1}, {"max_examined": -1}, {"max_examined": True}, {"limit": "x"}]
+)
 def test_an_invalid_bound_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a whole number"):
         queue.search(**wrong)

@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def looked(url: Any) -> dict[str, Finding]:
-    return {finding.check: finding for finding in examine(url, look_only=True)}
+    return {finding.check: finding for finding in examine(url, read_only=True)}
 
 
 def state(server: Any) -> Any:

@@ -164,7 +164,7 @@ def test_files_for_tls_that_are_no_certificates_are_named(tmp_path: Path) -> Non
 def test_a_look_of_the_doctor_harms_no_key_whatever_its_name(tmp_path: Path) -> None:
     with running(valkey_binary(), tmp_path) as port, redis.Redis(port=port) as client:
         client.set("glide:gmo:absent", "precious")
-        examine(f"valkey://127.0.0.1:{port}", look_only=True)
+        examine(f"valkey://127.0.0.1:{port}", read_only=True)
         assert client.get("glide:gmo:absent") == b"precious"
         assert client.dbsize() == 1
 

@@ -196,7 +196,7 @@ class Deaf(Middleware):
         raise AssertionError("never called")
 
     @property
-    def hears_events(self) -> bool:
+    def receives_events(self) -> bool:
         raise SystemExit(1)
 
 
@@ -207,7 +207,7 @@ def test_one_that_raises_when_asked_what_it_hears_changes_nothing(
     with queue:
         for _ in range(3):  # more than there are slots
             assert queue.add_and_wait("double", 1, timeout=SOON) == 2
-    assert caplog.text.count("Deaf.hears_events raised") == 1
+    assert caplog.text.count("Deaf.receives_events raised") == 1
 
 
 class Plain(Middleware):

@@ -8,12 +8,12 @@ import pytest
 
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.spark.setup.request import identity_of
-from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 
 def context(data: Any, flow_id: str | None = None, node: str | None = None) -> Context:
-    return Context("etl", "j-1", "spark.python", 2, data, {}, flow_id, node, Unheard())
+    return Context("etl", "j-1", "spark.python", 2, data, {}, flow_id, node, Reporter())
 
 
 def test_spark_is_told_what_the_job_has() -> None:

@@ -12,7 +12,7 @@ import pytest
 from glidemq_orchestrate.errors import ConnectionFailed, LeaseLost
 from glidemq_orchestrate.spark.submit.driver_folder import Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
-from glidemq_orchestrate.worker.handlers.context import Context, Unheard
+from glidemq_orchestrate.worker.handlers.context import Context, Reporter
 
 GREETING = "WARNING: Using incubator modules: jdk.incubator.vector"
 PROFILE = "Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties"
@@ -21,7 +21,7 @@ PICKED = "Picked up JAVA_TOOL_OPTIONS: -Dx=1"
 
 
 @dataclass
-class Server(Unheard):
+class Server(Reporter):
     """What has the log of the job."""
 
     lines: list[str] = field(default_factory=list)

@@ -18,7 +18,7 @@ from glidemq_orchestrate.spark.hosts import pool
 from glidemq_orchestrate.spark.hosts.pool import SHARED, Hosts
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.setup.request import SessionRequest
-from glidemq_orchestrate.worker.handlers.context import Context, Unheard
+from glidemq_orchestrate.worker.handlers.context import Context, Reporter
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 
@@ -59,7 +59,7 @@ class FakeHost:
     kill = stop
 
 
-class Log(Unheard):
+class Log(Reporter):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -137,8 +137,8 @@ def test_a_step_with_its_own_waits_for_another_and_is_told_so(
         first, go, _ = begin(hosts, OWN)
         second, other, ctx = begin(hosts, OWN)
         third, _, cancelled = begin(hosts, OWN)
-        eventually(lambda: ctx.speaker.lines and cancelled.speaker.lines, 5)
-        assert "all 2 Spark sessions of this worker are in use" in ctx.speaker.lines[0]
+        eventually(lambda: ctx.reporter.lines and cancelled.reporter.lines, 5)
+        assert "all 2 Spark sessions of this worker are in use" in ctx.reporter.lines[0]
         cancelled.cancelled.set()
         with pytest.raises(StepCancelled):
             third.result(5)

@@ -32,7 +32,7 @@ from glidemq_orchestrate.spark.published.locations.version import (
     newest_first,
     visible,
 )
-from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
@@ -46,7 +46,7 @@ WRONG_LOCATIONS: list[tuple[str, str]] = [
 ]
 
 
-class Owner(Unheard):
+class Owner(Reporter):
     """A worker that knows whether the attempt owns its job."""
 
     is_lost = False
@@ -169,7 +169,7 @@ class TestAcceptance:
 
     def test_an_attempt_that_lost_its_job_is_told_and_counts_for_nobody(self, tmp_path: Path) -> None:
         ctx = context()
-        owner: Any = ctx.speaker
+        owner: Any = ctx.reporter
         owner.is_lost = True
         with pytest.raises(LeaseLost):
             publish_files(ctx, str(tmp_path), write("late"))
@@ -237,7 +237,7 @@ def killed(location: Path, gap: str) -> None:
         return
     try:
         ctx, link, create = context(), os.link, LocalStore.create
-        vars(ctx.speaker)["check_owner"] = die if gap == "before the check" else lambda: None
+        vars(ctx.reporter)["check_owner"] = die if gap == "before the check" else lambda: None
 
         def linked(source: Path, target: Path) -> None:
             if gap == f"before the link in {target.parent.name}":

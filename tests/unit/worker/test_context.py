@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.worker.contexts import RunningFlow
-from glidemq_orchestrate.worker.handlers.context import Cancelled, FlowOfNode, Speaker
+from glidemq_orchestrate.worker.handlers.context import Cancelled, FlowOfNode, Reporter
 
 REPORTS = {"progress", "log", "output", "report_usage", "write_message"}
 
@@ -22,7 +22,7 @@ def methods(kind: type) -> dict[str, Any]:
 
 
 def test_what_is_awaited_ends_in_async_and_nothing_else_does(subtests: pytest.Subtests) -> None:
-    for kind in (Context, FlowOfNode, RunningFlow, Speaker):
+    for kind in (Context, FlowOfNode, RunningFlow, Reporter):
         with subtests.test(kind=kind):
             found = methods(kind)
             assert {name for name, one in found.items() if inspect.iscoroutinefunction(one)} == {

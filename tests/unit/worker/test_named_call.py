@@ -14,7 +14,7 @@ import pytest
 
 from glidemq_orchestrate import Context, Skip, Unrecoverable
 from glidemq_orchestrate.python.functions import run_function
-from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, NamedCall
 
 WORK = """
@@ -134,7 +134,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @dataclass
-class Lines(Unheard):
+class Lines(Reporter):
     """The lines that a job has logged."""
 
     lines: list[str] = field(default_factory=list)
@@ -184,15 +184,15 @@ def test_exceptions_of_airflow_skip_and_fail_for_good_others_pass(work: str) -> 
 def test_what_a_function_logs_is_in_the_log_of_its_job(work: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for function, expected in (("talks", ["INFO 5 rows", "WARNING done"]), ("talks_much", None)):
-        made, speaker = job({"callable": f"{work}:{function}"}, work), Lines()
-        made.speaker = speaker
+        made, reporter = job({"callable": f"{work}:{function}"}, work), Lines()
+        made.reporter = reporter
         before = list(logging.getLogger().handlers)
         run_function(made)
         assert logging.getLogger().handlers == before
         if expected:
-            assert speaker.lines == expected
-    assert len(speaker.lines) == 1_001
-    assert speaker.lines[999:] == [
+            assert reporter.lines == expected
+    assert len(reporter.lines) == 1_001
+    assert reporter.lines[999:] == [
         "WARNING line 999",
         "further lines are only in the log of the worker",
     ]

@@ -240,7 +240,7 @@ def inspect_server(settings: ConnectionSettings) -> tuple[bool, str]:
     """
     from glidemq_orchestrate.clients.servers import Verdict, examine  # noqa: PLC0415  DAG files never need it
 
-    found = examine(settings, look_only=True)
+    found = examine(settings, read_only=True)
     wrong = [one for one in found if one.verdict is Verdict.FAILED and _is_decisive(one)]
     if wrong:
         return False, "\n".join(dict.fromkeys(_fault(one, settings) for one in wrong))

@@ -62,24 +62,24 @@ class Reconciler:
     async def look(self) -> None:
         """Cancel each running flow whose task has ended."""
         flows: dict[Task, dict[str, FlowStatus]] = defaultdict(dict)
-        looks: list[Callable[[], Awaitable[None]]] = []
+        checks: list[Callable[[], Awaitable[None]]] = []
         for status in await self._unwatched():
             labels = status.labels
             if (by := began(status)) and by.seen.get("group") and GROUP_LABEL in labels:
-                looks.append(partial(self._look_at_group, status))
+                checks.append(partial(self._check_group, status))
                 continue
             task = Task(labels["dag_id"], labels["task_id"], int(labels.get("map_index", "-1")))
             flows[task][labels["run_id"]] = status
-        looks += [partial(self._look_at_task, task, of_runs) for task, of_runs in flows.items()]
-        await _each(looks)
+        checks += [partial(self._check_task, task, of_runs) for task, of_runs in flows.items()]
+        await _each(checks)
 
-    async def _look_at_task(self, task: Task, of_runs: Mapping[str, FlowStatus]) -> None:
+    async def _check_task(self, task: Task, of_runs: Mapping[str, FlowStatus]) -> None:
         states = await states_of(task, list(of_runs))
         for run_id, status in of_runs.items():
             if (state := states.get(run_id)) in ENDED and status.id not in self._watched():
                 await self._cancel(status, state)
 
-    async def _look_at_group(self, status: FlowStatus) -> None:
+    async def _check_group(self, status: FlowStatus) -> None:
         """End the nodes of a task group that would outlive it: their tasks have failed or were skipped.
 
         Nodes of a successful task may run again after an upstream task was cleared.
@@ -133,17 +133,17 @@ class Reconciler:
             logger.info("flow %s is cancelled: %s", status.id, reason)
 
 
-async def _each(looks: list[Callable[[], Awaitable[None]]]) -> None:
+async def _each(checks: list[Callable[[], Awaitable[None]]]) -> None:
     """Run all checks, in any order. A failure, as for a group that the DAG no longer has, stops no other.
 
     Raises:
         Exception: Several checks in a row have failed.
     """
     failed = 0
-    random.shuffle(looks)
-    for look in looks:
+    random.shuffle(checks)
+    for check in checks:
         try:
-            await look()
+            await check()
         except Exception as exc:
             failed += 1
             if failed == MAX_FAILED:
