@@ -58,7 +58,7 @@ def blocking(
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return self._run(make(self._operations, *args, **kwargs))
+            return self._run(_made(make, self, args, kwargs))
         finally:
             if finally_ is not None:
                 _end(self, finally_(self._operations))
@@ -73,7 +73,7 @@ def awaited(
 
     async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await self._run(make(self._operations, *args, **kwargs))
+            return await self._run(_made(make, self, args, kwargs))
         finally:
             if finally_ is not None:
                 await _end_async(self, finally_(self._operations))
@@ -87,7 +87,7 @@ def blocking_into(
     """The blocking method that converts the result with ``into(client, result)``."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> U:
-        return into(self, self._run(make(self._operations, *args, **kwargs)))
+        return into(self, self._run(_made(make, self, args, kwargs)))
 
     return _like(call, make, into)
 
@@ -98,7 +98,7 @@ def awaited_into(
     """``blocking_into`` for the awaitable twin."""
 
     async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> U:
-        return into(self, await self._run(make(self._operations, *args, **kwargs)))
+        return into(self, await self._run(_made(make, self, args, kwargs)))
 
     return _like(call, make, into)
 
@@ -109,7 +109,7 @@ def blocking_twice(
     """The blocking method of an operation that returns a second one; each is confirmed separately."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(self._run(make(self._operations, *args, **kwargs)))
+        return self._run(self._run(_made(make, self, args, kwargs)))
 
     return _like(call, make)
 
@@ -120,7 +120,7 @@ def awaited_twice(
     """``blocking_twice`` for the awaitable twin."""
 
     async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(await self._run(make(self._operations, *args, **kwargs)))
+        return await self._run(await self._run(_made(make, self, args, kwargs)))
 
     return _like(call, make)
 
@@ -131,7 +131,7 @@ def streamed(
     """The method that yields the items of a stream; the call itself checks the arguments."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return _items(self, make(self._operations, *args, **kwargs))
+        return _items(self, _made(make, self, args, kwargs))
 
     return _like(call, make, Iterator)
 
@@ -142,7 +142,7 @@ def streamed_async(
     """``streamed`` for ``async for``."""
 
     def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        return _items_async(self, make(self._operations, *args, **kwargs))
+        return _items_async(self, _made(make, self, args, kwargs))
 
     return _like(call, make, AsyncIterator)
 
@@ -174,6 +174,21 @@ async def _end_async(client: Awaiting[Any], op: Op[None] | None) -> None:
     if op is not None:
         with suppress(GlideMQError):
             await client._run(op)  # noqa: SLF001  the method of a client
+
+
+def _made(make: Callable[..., T], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    """The operation with these arguments.
+
+    Raises:
+        TypeError: They do not fit; the message names the method of the client.
+    """
+    try:
+        return make(client._operations, *args, **kwargs)  # noqa: SLF001  the method of a client
+    except TypeError as exc:
+        if exc.__traceback__ is not None and exc.__traceback__.tb_next is not None:
+            raise  # it began
+        method = f"{type(client).__name__}.{make.__name__}"
+        raise TypeError(str(exc).replace(make.__qualname__, method)) from None
 
 
 F = TypeVar("F", bound=Callable[..., Any])

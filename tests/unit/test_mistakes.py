@@ -16,6 +16,7 @@ from glidemq_orchestrate import (
     Handlers,
     JobOptions,
     NewJob,
+    Queue,
     check_flow,
 )
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
@@ -163,3 +164,11 @@ def test_a_wrong_app_names_the_right_one(tmp_path: Path, monkeypatch: pytest.Mon
         load_handlers("mistaken_steps.py")
     with pytest.raises(ConfigurationError, match=r"did you mean 'mistaken_steps:handlers'\?"):
         load_handlers("mistaken_steps:handler")
+
+
+def test_wrong_arguments_are_answered_with_the_method_that_was_called() -> None:
+    with (
+        Queue("etl", "redis://127.0.0.1:1") as queue,
+        pytest.raises(TypeError, match=r"^Queue\.get_job\(\) got an unexpected keyword argument 'jobid'"),
+    ):
+        queue.get_job(jobid="1")  # type: ignore[call-arg]
