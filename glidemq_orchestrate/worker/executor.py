@@ -29,7 +29,7 @@ from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts, portable, refuse_unreadable
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.handlers.log import about, log_job
+from glidemq_orchestrate.worker.handlers.log import about, job_name, log_job
 from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware, inside_out, wrap
 from glidemq_orchestrate.worker.handlers.registered import BackoffStrategy, Registered
 from glidemq_orchestrate.worker.handlers.signals import (
@@ -165,7 +165,7 @@ class Unhandled:
         if len(self.pauses) > MAX_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
         level = logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG
-        text = "job %s: given back, as this worker has no handler for %r and another worker may have one"
+        text = "%s: given back, as this worker has no handler for %r and another worker may have one"
         log_job(level, text, attempt, "handed_back", attempt.name)
         return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + pause, second=UNBEGUN)
 
@@ -327,7 +327,7 @@ class Executor:
             return self._outcomes_of_batch(attempts, exc.results)
         first, extra = attempts[0], about("attempt_failed", attempts[0])
         number = first.attempts_made + 1
-        logger.info("job %s: attempt %d raised", first.job_id, number, exc_info=exc, extra=extra)
+        logger.info("%s: attempt %d raised", job_name(first), number, exc_info=exc, extra=extra)
         return [self.outcome_of_error(attempt, exc) for attempt in attempts]
 
     def _outcomes_of_cancel(

@@ -109,10 +109,11 @@ class JobEvents:
             except BaseException:  # user code
                 logger.exception("%s raised", type(one).__name__, extra=about("hook_raised", attempt))
 
-    def emit_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
+    def emit_verdict(self, outcome: Outcome, verdict: str) -> None:
         """Emit the event for the server's verdict on an outcome."""
         if outcome.kind not in (Kind.FAIL, Kind.DONE):
             return
+        seconds = outcome.seconds
         if verdict in ("retrying", "failed"):
             self.emit(verdict, outcome.attempt, seconds, outcome.text)
         elif verdict == "ok":

@@ -26,7 +26,7 @@ from glidemq_orchestrate.wire.call import Call, Op, Run, ask, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, encode, sendable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.context import Reporter
-from glidemq_orchestrate.worker.handlers.log import about
+from glidemq_orchestrate.worker.handlers.log import about, job_name
 from glidemq_orchestrate.worker.tasks import KeyedTasks
 from glidemq_orchestrate.worker.written_messages import WrittenMessages, attempt_key
 
@@ -182,8 +182,8 @@ class Messenger:
         self.written.close(attempt)
         outbox = self._outboxes.pop(attempt_key(attempt), None) if self._outboxes else None
         if outbox is not None and (dropped := outbox.close()):
-            text = "job %s: %d of its messages were not sent: it wrote more than the server accepted"
-            logger.warning(text, attempt.job_id, dropped, extra=about("words_dropped", attempt))
+            text = "%s: %d of its messages were not sent: it wrote more than the server accepted"
+            logger.warning(text, job_name(attempt), dropped, extra=about("words_dropped", attempt))
 
     async def _send(self, outbox: Outbox) -> None:
         """Send the messages of an outbox until it is empty."""

@@ -16,7 +16,7 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.executor import Executor, process_token, refuse
-from glidemq_orchestrate.worker.handlers.log import VerdictLog, about
+from glidemq_orchestrate.worker.handlers.log import JobLog, about, job_name
 from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.held_jobs import (
     ASIDE_SECONDS,
@@ -49,6 +49,9 @@ class JobRunner:
         report_start: Reports the start of an attempt to the server; returns whether it still owns its job.
         is_late: Whether the leases of a queue were not renewed recently.
         note_lease: Called with the lease of a job that has its own, in seconds.
+
+    Attributes:
+        log: The log lines about the ends of jobs.
     """
 
     def __init__(  # noqa: PLR0913  the parts of its worker that it needs
@@ -71,13 +74,12 @@ class JobRunner:
         self._ended: deque[Execution] = deque(maxlen=LAST_ENDED)
         self._running: dict[tuple[str, str], Execution] = {}
         self._tasks: dict[asyncio.Task[None], Execution] = {}
-        self._seconds: dict[tuple[str, str], float] = {}
         self._overdue = OverdueJobs(WAITING_SECONDS, self._waiting, self._give_back)
         self._overdue_aside = OverdueJobs(
             ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_back_suspects
         )
         self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
-        self._log, self._events = VerdictLog(), JobEvents(executor.middleware)
+        self.log, self._events = JobLog(), JobEvents(executor.middleware)
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
 
@@ -212,8 +214,8 @@ class JobRunner:
             except GlideMQError:  # unreachable: a later heartbeat shows whether the lease is lost
                 continue
             if attempt.suspect:
-                text = "job %s: runs again after its worker was lost; that costs no attempt"
-                logger.warning(text, attempt.job_id, extra=about("after_loss", attempt))
+                text = "%s: runs again after its worker was lost; that costs no attempt"
+                logger.warning(text, job_name(attempt), extra=about("after_loss", attempt))
         return True
 
     async def _written(self, attempt: Attempt, outcome: Outcome | None) -> Outcome | None:
@@ -271,9 +273,7 @@ class JobRunner:
             self._events.emit("lost", attempt, seconds)
             self._wake()
         else:
-            if self._events.has_listeners:
-                self._seconds[attempt.token, attempt.job_id] = seconds
-            self._report(outcome)
+            self._report(outcome._replace(seconds=seconds))
 
     # --- ending them early ---
 
@@ -370,7 +370,5 @@ class JobRunner:
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Log and emit the server's verdict on an outcome."""
-        self._log.verdict(outcome, verdict)
-        if self._events.has_listeners:
-            seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
-            self._events.emit_verdict(outcome, verdict, seconds)
+        self.log.verdict(outcome, verdict)
+        self._events.emit_verdict(outcome, verdict)

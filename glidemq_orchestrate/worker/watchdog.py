@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.handlers.log import about
+from glidemq_orchestrate.worker.handlers.log import about, job_name
 from glidemq_orchestrate.worker.handlers.tracebacks import is_users
 from glidemq_orchestrate.worker.tasks import JobTask, OwnTask
 
@@ -130,8 +130,8 @@ class Watchdog:
         if attempt is None:
             logger.warning("code of a handler %s", line, extra={"action": "worker_blocked"})
             return
-        names = attempt.name, attempt.job_id
-        logger.warning("handler %s of job %s %s", *names, line, extra=about("worker_blocked", attempt))
+        names = attempt.name, job_name(attempt)
+        logger.warning("handler %s of %s %s", *names, line, extra=about("worker_blocked", attempt))
         self._note(attempt, f"the handler {line}")
 
     def _user_of_processor(self, used: dict[int, float], seconds: float) -> Attempt | None:

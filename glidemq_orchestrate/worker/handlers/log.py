@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.foundation.names import in_line
@@ -25,6 +26,15 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 LARGE_RESULT: Final = 256 * 1024
 REPEAT_SECONDS: Final = 60.0
+MAX_LINES_A_SECOND: Final = 50
+
+_ENDS: Final = {
+    Kind.DONE: ("job_completed", "%s: completed in %.2f s"),
+    Kind.SKIP: ("job_skipped", "%s: skipped after %.2f s: %s"),
+    Kind.LATER: ("job_later", "%s: ran for %.2f s and continues later"),
+    Kind.CHILDREN: ("job_waits", "%s: ran for %.2f s and waits for its children"),
+    Kind.SUSPEND: ("job_suspended", "%s: ran for %.2f s and waits for a signal"),
+}
 
 
 class OneLine(logging.Filter):
@@ -56,28 +66,74 @@ class _Escaped:
         return in_line(repr(self._error))
 
 
-class VerdictLog:
-    """Logs the server's verdicts on outcomes."""
+class JobLog:
+    """Logs how each attempt ended, in one line: the job or its node and flow, the outcome, the seconds.
+
+    Of attempts that end well, at most ``MAX_LINES_A_SECOND`` are logged; the others of a second are counted
+    in one line. At DEBUG, all are logged.
+    """
 
     def __init__(self) -> None:
         self._known_as_large: set[tuple[str, str]] = set()
+        self._second, self._lines, self._uncounted = 0.0, 0, 0
 
     def verdict(self, outcome: Outcome, verdict: str) -> None:
-        """Log the verdict on an outcome."""
+        """Log the verdict of the server on an outcome."""
         attempt = outcome.attempt
         if verdict == "ok":
             if len(outcome.text) > LARGE_RESULT and outcome.kind is Kind.DONE:
                 self._warn_of_size(attempt, len(outcome.text))
-            if logger.isEnabledFor(logging.DEBUG):
-                log_job(logging.DEBUG, "job %s: %s", attempt, "job_completed", outcome.kind)
+            if logger.isEnabledFor(logging.INFO):
+                self._accepted(outcome)
         elif verdict == "retrying":
-            log_job(logging.INFO, "job %s: runs again in %d ms", attempt, "retrying", outcome.second)
+            pause = outcome.second / 1000
+            text = "%s: attempt %d failed after %.2f s, runs again in %.4g s: %s"
+            again = attempt.attempts_made + 1, outcome.seconds, pause, outcome.text
+            log_job(logging.INFO, text, attempt, "retrying", *again, seconds=outcome.seconds)
         elif verdict == "failed":
-            log_job(logging.ERROR, "job %s: failed: %s", attempt, "job_failed", outcome.text)
+            values = outcome.seconds, attempt.attempts_made + 1, outcome.text
+            text = "%s: failed after %.2f s (attempt %d): %s"
+            log_job(logging.ERROR, text, attempt, "job_failed", *values, seconds=outcome.seconds)
         else:
             # Also the reply to a repeated report whose first reply was lost.
-            text = "job %s: outcome not accepted: %s"
+            text = "%s: outcome not accepted: %s"
             log_job(logging.WARNING, text, attempt, "outcome_refused", verdict)
+
+    def _accepted(self, outcome: Outcome) -> None:
+        """Log an end, a skip or a pause at INFO, and what is only handed back at DEBUG."""
+        if outcome.kind is Kind.BACK or (outcome.kind is Kind.LATER and outcome.second == UNBEGUN):
+            log_job(logging.DEBUG, "%s: returned to its queue", outcome.attempt, "returned")
+            return
+        if not self._has_room():
+            return
+        action, text = _ENDS[outcome.kind]
+        seconds = outcome.seconds
+        if outcome.kind is Kind.SKIP:
+            log_job(logging.INFO, text, outcome.attempt, action, seconds, outcome.text, seconds=seconds)
+        else:
+            log_job(logging.INFO, text, outcome.attempt, action, seconds, seconds=seconds)
+
+    def _has_room(self) -> bool:
+        """Whether another line may be written in this second; logs how many were left out before."""
+        now = time.monotonic()
+        if now - self._second >= 1:
+            self.flush()
+            self._second, self._lines = now, 0
+        self._lines += 1
+        if self._lines <= MAX_LINES_A_SECOND or logger.isEnabledFor(logging.DEBUG):
+            return True
+        if not self._uncounted:
+            asyncio.get_running_loop().call_later(1.0, self.flush)
+        self._uncounted += 1
+        return False
+
+    def flush(self) -> None:
+        """Log how many ends had no line of their own."""
+        if self._uncounted:
+            text = "%s more jobs ended well (at most %d lines a second)"
+            extra = {"action": "jobs_ended", "jobs": self._uncounted}
+            logger.info(text, f"{self._uncounted:,}", MAX_LINES_A_SECOND, extra=extra)
+        self._uncounted = 0
 
     def _warn_of_size(self, attempt: Attempt, size: int) -> None:
         """Warn once per job name: large results fill the memory of the server."""
@@ -105,14 +161,33 @@ def log_lost_workers(lost: Iterable[tuple[QueueKeys, ReclaimedJobs]]) -> None:
         logger.warning(text, *values, extra=extra)
 
 
-def log_job(level: int, text: str, job: Attempt, action: str, *values: object) -> None:
-    """Log about a job; ``text`` begins with a place for its id."""
-    logger.log(level, text, job.job_id, *values, extra=about(action, job))
+def log_job(
+    level: int, text: str, job: Attempt, action: str, *values: object, seconds: float | None = None
+) -> None:
+    """Log about a job; ``text`` begins with a place for its name."""
+    extra = about(action, job)
+    if seconds is not None:
+        extra |= {"seconds": round(seconds, 3), "attempt": job.attempts_made + 1}
+    logger.log(level, text, job_name(job), *values, extra=extra)
 
 
-def about(action: str, job: Attempt | JobEvent) -> dict[str, str | None]:
+def job_name(job: Attempt | JobEvent) -> str:
+    """A job as its users know it: a node of a flow, or a job id with the name of its handler."""
+    if job.flow_id and job.node:
+        return f"node {job.node} of flow {job.flow_id}"
+    return f"job {job.job_id} ({job.name})"
+
+
+def about(action: str, job: Attempt | JobEvent) -> dict[str, Any]:
     """The fields of a log record about a job."""
-    return {"action": action, "queue": job.queue, "job_id": job.job_id, "flow_id": job.flow_id}
+    return {
+        "action": action,
+        "queue": job.queue,
+        "job_id": job.job_id,
+        "handler": job.name,
+        "flow_id": job.flow_id,
+        "node": job.node,
+    }
 
 
 class FailureLog:

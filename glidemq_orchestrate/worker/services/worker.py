@@ -268,6 +268,8 @@ class Worker(HandlerService, RegistersHandlers):
         if feeds:
             # Do not wait for an unreachable server: the leases expire.
             await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
+        if self._jobs is not None:
+            self._jobs.log.flush()
         await self._end_tasks()
         await self._stop_guards()
         if self._own() is not None:

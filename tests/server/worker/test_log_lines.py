@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from glidemq_orchestrate import Backoff, FlowProducer, FlowSpec, Skip
+from glidemq_orchestrate.worker.handlers.log import MAX_LINES_A_SECOND
 from glidemq_orchestrate.worker.services.service import logger
+from tests.builders import node
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -73,3 +77,71 @@ def test_a_worker_without_handlers_warns_when_it_starts(
 
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "has no handlers, so it runs no job. Fix: register functions" in warning.getMessage()
+
+
+def test_each_attempt_ends_with_a_line_that_names_node_flow_outcome_and_seconds(
+    url: str, run_worker: RunWorker, caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    caplog.set_level(logging.INFO, logger="glidemq_orchestrate")
+
+    def skip(ctx: Any) -> None:
+        raise Skip("no new rows")
+
+    def flaky(ctx: Any) -> None:
+        if ctx.attempt == 1:
+            raise ConnectionError("reset")
+
+    run_worker(["etl"], {"work": lambda ctx: 1, "skip": skip, "flaky": flaky, "bad": fail}, url=url)
+    nodes = [
+        node("good"),
+        node("empty", job="skip"),
+        node("shaky", job="flaky", attempts=2, backoff=Backoff(delay=0.01)),
+        node("broken", job="bad"),
+    ]
+    with FlowProducer(url) as flows:
+        flows.submit(FlowSpec("nightly", nodes), flow_id="n1")
+
+    expected = (
+        r"node good of flow n1: completed in \d+\.\d\d s",
+        r"node empty of flow n1: skipped after \d+\.\d\d s: no new rows",
+        (
+            r"node shaky of flow n1: attempt 1 failed after \d+\.\d\d s, runs again in 0\.01 s: "
+            "ConnectionError: reset"
+        ),
+        r"node shaky of flow n1: completed in \d+\.\d\d s",
+        r"node broken of flow n1: failed after \d+\.\d\d s \(attempt 1\): ValueError: no row.*",
+    )
+
+    def missing() -> list[str]:
+        return [line for line in expected if not any(re.fullmatch(line, one) for one in caplog.messages)]
+
+    eventually(lambda: not missing(), timeout=10)
+    record = next(record for record in caplog.records if record.getMessage().startswith("node good"))
+    fields = {
+        name: record.__dict__[name] for name in ("action", "queue", "handler", "flow_id", "node", "attempt")
+    }
+    assert fields == {
+        "action": "job_completed", "queue": "etl", "handler": "work", "flow_id": "n1", "node": "good",
+        "attempt": 1,
+    }  # fmt: skip
+    assert record.__dict__["seconds"] >= 0
+
+
+def test_a_rush_of_jobs_is_counted_instead_of_flooding_the_log(
+    url: str, run_worker: RunWorker, caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    caplog.set_level(logging.INFO, logger="glidemq_orchestrate")
+    count = 10 * MAX_LINES_A_SECOND
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("rush", [node(f"n{number}") for number in range(count)]))
+        run_worker(["etl"], {"work": lambda ctx: 1}, url=url, concurrency=50)
+        assert flow.wait(timeout=60).state == "completed"
+
+    def lines() -> int:
+        return sum(": completed in" in line for line in caplog.messages)
+
+    def counted() -> int:
+        return sum(getattr(record, "jobs", 0) for record in caplog.records)
+
+    eventually(lambda: lines() + counted() == count, timeout=10)
+    assert counted() > 0
