@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -255,11 +254,8 @@ def test_a_step_that_runs_again_leaves_the_first_output_alone(
 
 
 @pytest.fixture
-def one_month(
-    location: Path, results: Results, tmp_path: Path, make_run: MakeRun
-) -> tuple[FlowSpec, Results]:
+def one_month(tmp_path: Path, make_run: MakeRun) -> tuple[FlowSpec, Results]:
     """A run of February in a place of its own, up to the clean step."""
-    shutil.copytree(location / "raw", tmp_path / "raw")
     spec = build(str(tmp_path), months=[2])
     return spec, run_nodes(spec, make_run, {}, until="clean-02")
 
@@ -322,15 +318,15 @@ def test_duplicated_rows_fail_the_check_even_where_the_count_fits(
 
 @pytest.mark.long
 def test_duplicates_and_broken_rows_are_set_aside_with_the_reason(
-    one_month: tuple[FlowSpec, Results], tmp_path: Path, make_run: MakeRun
+    one_month: tuple[FlowSpec, Results], make_run: MakeRun
 ) -> None:
-    spec, _ = one_month
-    source = tmp_path / "raw" / "flights" / "month-02.csv"
+    spec, earlier = one_month
+    extracted = earlier["extract"]
+    source = Path(extracted["path"], "flights", "month-02.csv")
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines, lines[1], lines[2].replace("2013-02", "2013-13")]) + "\n")
-    manifest = tmp_path / "raw" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("24951", "24953"))
-    results = run_nodes(spec, make_run, {})
+    extracted["rows"]["02"] += 2
+    results = run_nodes(spec, make_run, {"extract": extracted})
     cleaned = results["clean-02"]
     assert (cleaned["rows_in"], cleaned["rows_out"], cleaned["rejected"]) == (24_953, 24_951, 2)
     reasons = pq.read_table(cleaned["rejected_path"])["reject_reason"].to_pylist()
@@ -341,13 +337,13 @@ def test_duplicates_and_broken_rows_are_set_aside_with_the_reason(
 
 @pytest.mark.long
 def test_too_many_rejected_rows_fail_the_quality_check(
-    one_month: tuple[FlowSpec, Results], tmp_path: Path, make_run: MakeRun
+    one_month: tuple[FlowSpec, Results], make_run: MakeRun
 ) -> None:
-    spec, _ = one_month
-    source = tmp_path / "raw" / "flights" / "month-02.csv"
+    spec, results = one_month
+    source = Path(results["extract"]["path"], "flights", "month-02.csv")
     source.write_text(source.read_text().replace(",EWR,", ",NA,"))
     with pytest.raises(Unrecoverable, match="rejected rows stay within the limit"):
-        run_nodes(spec, make_run, {})
+        run_nodes(spec, make_run, {"extract": results["extract"]})
 
 
 def test_a_section_that_does_not_add_up_fails_the_report() -> None:

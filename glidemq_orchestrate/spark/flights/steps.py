@@ -2,24 +2,18 @@
 
 Every function is called by the ``spark.python`` handler as ``f(spark, ctx, **arguments)``, returns small
 JSON, and may run any number of times, also twice in parallel, as it publishes what it writes. Below
-``location`` it leaves ``raw/``, the tables ``clean/month-01/``, ``joined/``, ``delays/carrier/`` and so on,
-and ``report/``, the files ``report.parquet`` and ``chart.png``.
+``location`` are the files ``raw/`` and ``report/`` (``report.parquet`` and ``chart.png``), and the tables
+``clean/month-01/``, ``joined/``, ``delays/carrier/`` and so on.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
-import json
-import os
 import shutil
-import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.spark.flights import report as reporting
@@ -55,26 +49,21 @@ DELAYS_BY: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
 
 
 def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG001  the signature of a step
-    """Unpack the CSV files to ``location/raw``, flights into one file per month; an existing ``raw`` stays.
+    """Publish the CSV files, with the flights in one file per month.
 
     Returns:
         ``path``, ``rows`` by month (``"01"`` to ``"12"``) counted as lines of text, and ``total``.
     """
-    location = location_of(ctx)
-    sweep(location)
-    raw = location / "raw"
-    if not raw.is_dir():
-        source = source_directory()
-        with scratch(location) as directory:
-            unpacked = directory / "raw"
-            (unpacked / "flights").mkdir(parents=True)
-            for name in LOOKUP_FILES:
-                shutil.copyfile(source / name, unpacked / name)
-            rows = _split_by_month(source / "flights.csv.zip", unpacked / "flights")
-            manifest = {"rows": rows, "total": sum(rows.values())}
-            (unpacked / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-            publish_once(unpacked, raw)
-    return {"path": str(raw), **json.loads((raw / "manifest.json").read_text(encoding="utf-8"))}
+    source, rows = source_directory(), dict[str, int]()
+
+    def write(folder: Path) -> None:
+        for name in LOOKUP_FILES:
+            shutil.copyfile(source / name, folder / name)
+        (folder / "flights").mkdir()
+        rows.update(_split_by_month(source / "flights.csv.zip", folder / "flights"))
+
+    output = publish_files(ctx, str(location_of(ctx) / "raw"), write)
+    return {"path": _path(output), "rows": rows, "total": sum(rows.values()), **output}
 
 
 def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:
@@ -288,12 +277,6 @@ def _difference(check: Mapping[str, Any]) -> str:
     )
 
 
-PREFIX: Final = ".tmp-"
-LOCK: Final = ".lock"
-UNLOCKED_SECONDS: Final = 86_400.0
-"""How long a temporary directory without a lock stays: its owner may be about to lock it."""
-
-
 def location_of(ctx: Context) -> Path:
     """Return the directory that the job's payload names, and create it.
 
@@ -313,53 +296,6 @@ def location_of(ctx: Context) -> Path:
     path = Path(location).absolute()
     path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-@contextmanager
-def scratch(location: Path) -> Iterator[Path]:
-    """Lend a new temporary directory beside the data, so that renames are atomic; removed afterwards.
-
-    The next ``sweep`` removes a directory of a killed process, because its lock is free.
-    """
-    directory, lock = _held(location)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        lock.close()
-
-
-def sweep(location: Path) -> None:
-    """Remove temporary directories that are not locked. Safe beside other workers. Repeatable."""
-    for directory in location.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # its owner still runs, or another process has just removed it
-            if not (directory / LOCK).exists() and directory.stat().st_mtime > time.time() - UNLOCKED_SECONDS:
-                continue  # it is about to be locked
-            with (directory / LOCK).open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(directory, ignore_errors=True)
-
-
-def _held(location: Path) -> tuple[Path, IO[str]]:
-    """A new directory, and the file by whose lock it is held."""
-    while True:
-        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=location))
-        with suppress(FileNotFoundError):  # a sweep removed it before it was locked
-            lock = (directory / LOCK).open("x", encoding="utf-8")
-            with suppress(OSError):  # a file system without locks: then it is swept after a day
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.fstat(lock.fileno()).st_nlink:
-                return directory, lock
-            lock.close()
-
-
-def publish_once(finished: Path, target: Path) -> None:
-    """Move a finished directory to a fixed path, unless another attempt was faster; then that one stays."""
-    try:
-        finished.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise
 
 
 def source_directory() -> Path:
