@@ -63,7 +63,7 @@ def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG0
         rows.update(_split_by_month(source / "flights.csv.zip", folder / "flights"))
 
     output = publish_files(ctx, str(location_of(ctx) / "raw"), write)
-    return {"path": _path(output), "rows": rows, "total": sum(rows.values()), **output}
+    return {"path": _path(output), "rows": {**rows}, "total": sum(rows.values()), **output}
 
 
 def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:

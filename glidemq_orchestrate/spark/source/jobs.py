@@ -1,50 +1,109 @@
-"""The rows of the table of jobs."""
+"""The table of jobs: in parts by the index of each state, or by a scan of the keys for the other states.
+
+The hash of a job determines its state, in whichever index it was found. A job whose state does not change
+during the read is in exactly one part; a job whose state changes may be in several parts, or in none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from glidemq_orchestrate.errors import CodecError
+from glidemq_orchestrate.errors import CodecError, GlideMQError, ProtocolError
+from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.attempt import worker_of
 from glidemq_orchestrate.jobs.job import START_FIELDS, started
-from glidemq_orchestrate.jobs.job_hash import FIELD_FLOW, FIELD_NODE
+from glidemq_orchestrate.jobs.job_hash import FIELD_FLOW, FIELD_NODE, JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.spark.source.options import Link
-from glidemq_orchestrate.spark.source.partitions import jobs as ops
-from glidemq_orchestrate.spark.source.partitions.jobs import Ids, JobSpan
-from glidemq_orchestrate.spark.source.partitions.part import packed
-from glidemq_orchestrate.spark.source.scan import Scan
+from glidemq_orchestrate.spark.source.part import (
+    ALL_TIMES,
+    Position,
+    Span,
+    count_between,
+    cut_sorted,
+    cut_stream,
+    grouped,
+    page,
+)
+from glidemq_orchestrate.spark.source.scan import ENDED_JOBS, Scan
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, ask_each, parts
 from glidemq_orchestrate.wire.codec import decode, encode, readable
-from glidemq_orchestrate.wire.keys import read_generation
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import number
 
+QUEUES_PER_TRIP: Final = 100
+FIELDS: Final[tuple[JobField, ...]] = (
+    "state", "name", "timestamp", "processedOn", "finishedOn", "failedReason", "attemptsMade", "maxAttempts",
+    "stalledCount", "progress", "priority", "groupKey", "orderingKey", "delay", "expireAt", "gmo:token",
+    "gmo:flow", "gmo:node", "schedulerName", "parentQueue", "parentId", "revoked",
+)  # fmt: skip
+PAYLOAD: Final[tuple[JobField, ...]] = ("data", "returnvalue")
+UNINDEXED: Final = frozenset({JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.UNKNOWN})
+_PLACES: Final[Mapping[KeyName, frozenset[JobState]]] = {
+    "completed": frozenset({JobState.COMPLETED}),
+    "failed": frozenset({JobState.FAILED}),
+    "suspended": frozenset({JobState.SUSPENDED}),
+    "scheduled": frozenset({JobState.DELAYED, JobState.PRIORITIZED}),
+    "stream": frozenset({JobState.WAITING, JobState.ACTIVE}),
+    "lifo": frozenset({JobState.WAITING}),
+    "priority": frozenset({JobState.WAITING}),
+}
+"""Where jobs of these states are found."""
+
+Row: TypeAlias = Sequence[Any]
+StoredJob: TypeAlias = tuple[str, str, Mapping[str, str]]
+"""Queue, job id and stored fields of a job; no fields if the stored value is not a job."""
+Ids: TypeAlias = list[tuple[str, str]]
+"""Queues and ids of jobs."""
 FIRST: Final = 16
 MAX: Final = 500
 PAGE_CHARACTERS: Final = 16_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpan:
+    """The jobs of a queue in one index, in these states; without a span, the jobs that only a scan finds.
+
+    Attributes:
+        from_lists: For a scan: the queues whose active jobs it finds, as some of them came from a list.
+    """
+
+    queue: str
+    states: frozenset[JobState]
+    span: Span | None = None
+    queues: tuple[str, ...] = ()
+    from_lists: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def size(self) -> int:
+        """The approximate number of jobs."""
+        return self.span.size if self.span else 0
+
+
 Part: TypeAlias = tuple[JobSpan, ...]
-Row: TypeAlias = Sequence[Any]
 
 
-def plan(link: Link, wanted: Scan) -> list[Part]:
+def plan(link: Link, scan: Scan) -> list[Part]:
     """The parts in which the jobs are read, with small parts combined."""
-    queues = queues_of(link, wanted)
-    found = link.ask(lambda: ops.plan(link.prefix, queues, wanted.jobs, wanted.rows))
-    return list(packed(found, [span.size for span in found], wanted.rows))
+    queues = queues_of(link, scan)
+    found = link.ask(lambda: _spans(link.prefix, queues, scan))
+    return list(grouped(found, [span.size for span in found], scan.rows))
 
 
-def rows(link: Link, part: Part, wanted: Scan) -> Iterator[Sequence[Row]]:
+def rows(link: Link, part: Part, scan: Scan) -> Iterator[Sequence[Row]]:
     """The rows of a part, in batches with payloads of about 16 MB."""
     seen: set[int] = set()
     for span in part:
         pace = Pace()
-        for found in link.pages(partial(ops.ids, link.prefix, span)):
+        for found in link.pages(partial(_ids, link.prefix, span)):
             if span.span is None:  # a scan may return a key twice
                 found = [one for one in found if hash(one) not in seen]  # noqa: PLW2901
                 seen.update(map(hash, found))
-            yield from _read(link, span, found, pace, with_payload=wanted.payload)
+            yield from _read(link, span, found, pace, with_payload=scan.payload)
 
 
 class Pace:
@@ -59,20 +118,20 @@ class Pace:
         self.count = max(1, min(MAX, self.count * 4, fits))
 
 
-def queues_of(link: Link, wanted: Scan) -> Sequence[str]:
+def queues_of(link: Link, scan: Scan) -> Sequence[str]:
     """The queues to read: the selected queues, or all."""
-    if wanted.queues is not None:
-        return wanted.queues
+    if scan.queues is not None:
+        return scan.queues
     return link.ask(lambda: queue_names(link.prefix))
 
 
-def _read(link: Link, span: JobSpan, wanted: Ids, pace: Pace, *, with_payload: bool) -> Iterator[list[Row]]:
+def _read(link: Link, span: JobSpan, ids: Ids, pace: Pace, *, with_payload: bool) -> Iterator[list[Row]]:
     first = 0
-    while first < len(wanted):
-        some = wanted[first : first + pace.count]
+    while first < len(ids):
+        some = ids[first : first + pace.count]
         first += len(some)
-        jobs = link.ask(lambda: ops.read(link.prefix, span, some, with_payload=with_payload))  # noqa: B023
-        size = sum(len(fields.get(name, "")) for _, _, fields in jobs for name in ops.PAYLOAD)
+        jobs = link.ask(lambda: _stored(link.prefix, span, some, with_payload=with_payload))  # noqa: B023
+        size = sum(len(fields.get(name, "")) for _, _, fields in jobs for name in PAYLOAD)
         pace.note(len(some), size)
         if jobs:
             yield [_row(queue, job_id, fields, with_payload=with_payload) for queue, job_id, fields in jobs]
@@ -138,3 +197,127 @@ def progress_text(stored: str | None) -> str | None:
         return json_text(stored)
     except CodecError:
         return encode(readable(stored), where="progress")
+
+
+def _spans(prefix: str, queues: Sequence[str], scan: Scan) -> Op[list[JobSpan]]:
+    """The parts in which the jobs of queues can be read, about ``scan.rows`` jobs each."""
+    found: list[JobSpan] = []
+    from_lists: set[str] = set()
+    for some in parts([QueueKeys(prefix, queue) for queue in queues], QUEUES_PER_TRIP):
+        if JobState.ACTIVE in scan.job_states:
+            listed = yield from ask_all([pages.list_active(queue) for queue in some])
+            from_lists |= {queue.queue for queue, count in zip(some, listed, strict=True) if count}
+        for name, states in _PLACES.items():
+            if states & scan.job_states:
+                found += yield from _of_place(some, name, scan, from_lists)
+    unindexed = scan.job_states & UNINDEXED
+    if unindexed or from_lists:
+        scanned = tuple(queues) if unindexed else tuple(sorted(from_lists))
+        found.append(JobSpan("", unindexed, None, scanned, frozenset(from_lists)))
+    return found
+
+
+def _of_place(
+    queues: Sequence[QueueKeys], name: KeyName, scan: Scan, from_lists: Collection[str]
+) -> Op[list[JobSpan]]:
+    found: list[JobSpan] = []
+    times = scan.times if _PLACES[name] <= ENDED_JOBS else ALL_TIMES
+    if times.is_all:
+        lengths = yield from ask_all([pages.length(queue, name) for queue in queues])
+    else:
+        counting = [count_between(queue.key(name), *times.bounds) for queue in queues]
+        lengths = yield from ask_all(counting)
+    for queue, length in zip(queues, lengths, strict=True):
+        states = _PLACES[name] & scan.job_states
+        if queue.queue in from_lists:
+            states -= {JobState.ACTIVE}
+        if not length or not states:
+            continue
+        if name in ("lifo", "priority"):
+            spans = [Span("list", queue.key(name), size=length)]
+        elif name == "stream":
+            spans = yield from cut_stream(queue.key(name), ALL_TIMES, length, scan.rows)
+        else:
+            spans = yield from cut_sorted(queue.key(name), times, length, scan.rows)
+        found += [JobSpan(queue.queue, states, span) for span in spans]
+    return found
+
+
+def _ids(prefix: str, part: JobSpan, at: Position | str | None) -> Op[tuple[Ids, Position | str | None]]:
+    """The next page of queues and ids of jobs that may be of the part, and where to continue."""
+    if part.span is None:
+        return (yield from _scanned(prefix, part, str(at or "0")))
+    found, following = yield from page(part.span, at if isinstance(at, Position) else None)
+    # A retry of a broadcast message is listed as `<job>||<subscription>`.
+    unique = dict.fromkeys(member.partition("||")[0] for member in found)
+    if part.span.kind == "stream" and JobState.WAITING not in part.states:  # most of them wait
+        unique = dict.fromkeys((yield from _of_states(prefix, part, list(unique))))
+    return [(part.queue, job_id) for job_id in unique], following
+
+
+def _stored(prefix: str, part: JobSpan, ids: Ids, *, with_payload: bool) -> Op[list[StoredJob]]:
+    """The jobs with these ids that belong to the part; others, and those that have moved, are omitted."""
+    names = FIELDS + PAYLOAD if with_payload else FIELDS
+    asking = [job_hash.get_some(QueueKeys(prefix, queue), job_id, names, list) for queue, job_id in ids]
+    found: list[StoredJob] = []
+    for (queue, job_id), reply in zip(ids, (yield from ask_each(asking)), strict=True):
+        fields = _fields(names, reply)
+        if fields is None and JobState.UNKNOWN in part.states:
+            found.append((queue, job_id, {}))
+        elif fields and _is_of(part, queue, fields["state"]):
+            found.append((queue, job_id, fields))
+    return found
+
+
+def _fields(names: Sequence[str], reply: list[str | None] | GlideMQError) -> dict[str, str] | None:
+    """The fields of a job; empty if there is none, None if the stored value is not a job.
+
+    Raises:
+        GlideMQError: The call has failed for another reason.
+    """
+    if isinstance(reply, ProtocolError):
+        return None
+    if isinstance(reply, GlideMQError):
+        raise reply
+    if reply[0] is None:
+        return {}
+    return {name: value for name, value in zip(names, reply, strict=True) if value is not None}
+
+
+def _is_of(part: JobSpan, queue: str, state: str) -> bool:
+    now = JobState.read(state)
+    return now in part.states or (now is JobState.ACTIVE and queue in part.from_lists)
+
+
+def _of_states(prefix: str, part: JobSpan, job_ids: Sequence[str]) -> Op[list[str]]:
+    queue = QueueKeys(prefix, part.queue)
+    replies = yield from ask_each(pages.heads(queue, job_ids, ("state",)))
+    return [
+        job_id
+        for job_id, reply in zip(job_ids, replies, strict=True)
+        if (fields := _fields(("state",), reply)) and _is_of(part, part.queue, fields["state"])
+    ]
+
+
+def _scanned(prefix: str, part: JobSpan, cursor: str) -> Op[tuple[Ids, str | None]]:
+    """The jobs in states without an index, from about a thousand keys."""
+    one = part.queues[0] if len(part.queues) == 1 else None
+    start = f"{prefix}:{{"
+    middle = f"{pages.escaped(one)}}}" if one is not None else "*}"
+    pattern = f"{pages.escaped(start)}{middle}:job:*"
+    following, keys = yield from ask(pages.scan_keys(pattern, cursor, 1000))
+    queues, found = frozenset(part.queues), Ids()
+    for key in keys:
+        queue, mark, job_id = key.removeprefix(start).partition("}:job:")
+        if mark and queue in queues and ":" not in job_id:
+            found.append((queue, job_id))
+    asking = [
+        job_hash.get_some(QueueKeys(prefix, queue), job_id, ("state",), list) for queue, job_id in found
+    ]
+    kept = Ids()
+    for (queue, job_id), reply in zip(found, (yield from ask_each(asking)), strict=True):
+        fields = _fields(("state",), reply)
+        is_broken = fields is None and JobState.UNKNOWN in part.states
+        if is_broken or (fields and _is_of(part, queue, fields["state"])):
+            kept.append((queue, job_id))
+    return kept, following if following != "0" else None

@@ -31,8 +31,8 @@ from glidemq_orchestrate.jobs.bounds import MAX_DURATION, whole
 from glidemq_orchestrate.jobs.option_values import Deduplication, Ordering
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.spark.source.options import Options
-from glidemq_orchestrate.spark.source.partitions.part import fields_of_some, forget
-from glidemq_orchestrate.wire.call import Op, ask, fields_of
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Op, ask, command, fields_of
 from glidemq_orchestrate.wire.codec import Json, decode
 from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
 
@@ -275,14 +275,14 @@ def forget_old(queue: QueueKeys, now_ms: int) -> Op[int]:
     """
     key, forgotten = queue.key("dedup"), 0
     for _ in range(MAX_PAGES):
-        fields = yield from ask(fields_of_some(key, PAGE))
+        fields = yield from ask(command("HRANDFIELD", key, PAGE, decode=replies.texts))
         own = [field for field in fields if field.startswith(_FIELD)]
         if not own:
             break
         values = yield from ask(fields_of(key, *own))
         old = [field for field, value in zip(own, values, strict=True) if value and is_over(value, now_ms)]
         if old:
-            yield from ask(forget(key, old))
+            yield from ask(command("HDEL", key, *old, decode=replies.anything))
         forgotten += len(old)
         if len(old) * 4 < len(own):
             break

@@ -8,18 +8,20 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.status import FlowState
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.source.options import Options
-from glidemq_orchestrate.spark.source.partitions.flows import WantedFlows
-from glidemq_orchestrate.spark.source.partitions.jobs import STATES, WantedJobs
-from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, END_OF_TIME_MS, Times
+from glidemq_orchestrate.spark.source.part import ALL_TIMES, END_OF_TIME_MS, Times
 from glidemq_orchestrate.spark.source.tables import TABLES
 from glidemq_orchestrate.wire.keys import check_flow_id, check_queue_name
 
 ROWS: Final = 10_000
 MAX_ROWS: Final = 10_000_000
+STATES: Final = frozenset(JobState) - {JobState.SKIPPED}
+"""The states of jobs; ``skipped`` is a state of nodes."""
+ENDED_JOBS: Final = frozenset({JobState.COMPLETED, JobState.FAILED})
+ENDED_FLOWS: Final = frozenset({FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED})
 _SPANS: Final = ("since", "until")
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "jobs": ("queue", "state", "payload", *_SPANS),
@@ -54,22 +56,25 @@ class Scan:
     rows: int = ROWS
 
     @property
-    def jobs(self) -> WantedJobs:
-        """The selection for the table of jobs."""
+    def job_states(self) -> frozenset[JobState]:
+        """The states that the selected jobs can have."""
         states = STATES if self.states is None else frozenset(map(JobState, self.states))
-        return WantedJobs(states, self.times)
+        return states if self.times.is_all else states & ENDED_JOBS
 
     @property
-    def flows(self) -> WantedFlows:
-        """The selected flows, for the tables of flows and of nodes."""
-        states = self.states if self.table == "flows" else self.flow_states
-        return WantedFlows(
-            self.flow_ids,
-            self.queues,
-            frozenset(FlowState) if states is None else frozenset(map(FlowState, states)),
-            self.created,
-            self.times,
-            self.with_past,
+    def states_of_flows(self) -> frozenset[FlowState]:
+        """The states that the selected flows can have, for the tables of flows and of nodes."""
+        chosen = self.states if self.table == "flows" else self.flow_states
+        states = frozenset(FlowState if chosen is None else map(FlowState, chosen))
+        return states if self.times.is_all else states & ENDED_FLOWS
+
+    def has(self, flow: FlowStatus) -> bool:
+        """Whether a flow is selected."""
+        return (
+            flow.state in self.states_of_flows
+            and (self.queues is None or flow.home in self.queues)
+            and _is_in(self.created, flow.created_at)
+            and _is_in(self.times, flow.finished_at)
         )
 
     def narrowed(self, attribute: str, operator: str, value: Any) -> Scan:
@@ -157,6 +162,10 @@ def _between(options: Options, low: str, high: str) -> Times:
     if since is not None and until is not None and until <= since:
         raise ConfigurationError(f"the option {high} of {options.what} must be later than {low}")
     return Times(max(since or 0, 0), END_OF_TIME_MS if until is None else max(until, 0))
+
+
+def _is_in(times: Times, moment: datetime | None) -> bool:
+    return times.is_all or (moment is not None and times.has(round(moment.timestamp() * 1000)))
 
 
 def _among(now: Iterable[str] | None, values: Iterable[str]) -> tuple[str, ...]:

@@ -14,11 +14,9 @@ from pyspark.sql import datasource as api  # noqa: TID253  the importers of this
 from glidemq_orchestrate.errors import ConfigurationError, EventsLost
 from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.spark.source.events import pages, row
+from glidemq_orchestrate.spark.source.events import START, Mark, between, marks, pages, row
 from glidemq_orchestrate.spark.source.options import Link, Options
-from glidemq_orchestrate.spark.source.partitions import events as ops
-from glidemq_orchestrate.spark.source.partitions.events import START, Mark
-from glidemq_orchestrate.spark.source.partitions.part import packed
+from glidemq_orchestrate.spark.source.part import grouped
 from glidemq_orchestrate.spark.source.scan import MAX_ROWS, ROWS
 from glidemq_orchestrate.spark.source.tables import record_batch
 from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
@@ -133,7 +131,7 @@ class EventStreamReader(api.DataSourceStreamReader):
         now = time.monotonic()
         if self._reading.queues is None and now > self._looked + LOOK_SECONDS:
             self._looked, self._queues = now, link.ask(lambda: queue_names(link.prefix))
-        found = link.ask(lambda: ops.marks(link.prefix, self._queues, oldest=oldest))
+        found = link.ask(lambda: marks(link.prefix, self._queues, oldest=oldest))
         return {queue: _text(mark) for queue, mark in found.items()}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,7 +151,7 @@ class EventStreamReader(api.DataSourceStreamReader):
             for queue, high in end.items()
         ]
         parts = [part for part in parts if part.low != part.high]
-        groups = packed(parts, [max(part.count, 0) for part in parts], self._reading.rows)
+        groups = grouped(parts, [max(part.count, 0) for part in parts], self._reading.rows)
         return [api.InputPartition(group) for group in groups]
 
     def _check_queues(self, start: Mapping[str, str]) -> None:
@@ -180,7 +178,7 @@ class EventStreamReader(api.DataSourceStreamReader):
         with Link(self._settings) as link:
             for part in partition.value:
                 read = 0
-                span = ops.between(QueueKeys(link.prefix, part.queue), part.begin, part.high)
+                span = between(QueueKeys(link.prefix, part.queue), part.begin, part.high)
                 for events in pages(link, span):
                     read += len(events)
                     yield record_batch("events", [row(part.queue, event) for event in events])

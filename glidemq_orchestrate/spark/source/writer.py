@@ -14,8 +14,8 @@ from pyspark.sql import datasource as api  # noqa: TID253
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.spark.source.events import marks
 from glidemq_orchestrate.spark.source.options import Link, patience
-from glidemq_orchestrate.spark.source.partitions.events import marks
 from glidemq_orchestrate.spark.source.rows import RowJobs, forget_old
 from glidemq_orchestrate.wire.keys import QueueKeys
 

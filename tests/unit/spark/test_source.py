@@ -18,7 +18,7 @@ from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.settings import ENV_URL, ConnectionSettings
 from glidemq_orchestrate.spark.source import registration
 from glidemq_orchestrate.spark.source.options import Options
-from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, Times, packed
+from glidemq_orchestrate.spark.source.part import ALL_TIMES, Times, grouped
 from glidemq_orchestrate.spark.source.reader import TableReader
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, is_over, job_id, write_id_of
 from glidemq_orchestrate.spark.source.scan import Scan, scan_of
@@ -194,7 +194,7 @@ def test_the_server_is_that_of_the_environment_by_default(monkeypatch: pytest.Mo
 def test_filters_narrow_what_is_read() -> None:
     wanted = Scan("jobs", queues=("a", "b"))
     assert wanted.narrowed("queue", "in", ["b", "c"]).queues == ("b",)
-    assert wanted.narrowed("state", "=", "nonsense").jobs.states == frozenset()
+    assert wanted.narrowed("state", "=", "nonsense").job_states == frozenset()
     assert wanted.narrowed("state", "<", "completed") == wanted
     assert wanted.narrowed("queue", "=", None) == wanted
     assert wanted.narrowed("name", "=", "x") == wanted
@@ -203,7 +203,7 @@ def test_filters_narrow_what_is_read() -> None:
     assert wanted.narrowed("finished_at", "<=", moment).times == Times(high=10_002)
     assert wanted.narrowed("finished_at", "=", moment).times == Times(10_001, 10_002)
     assert wanted.narrowed("finished_at", "in", [moment]).times == ALL_TIMES
-    assert Scan("nodes").narrowed("flow_id", "=", "f").flows.ids == ("f",)
+    assert Scan("nodes").narrowed("flow_id", "=", "f").flow_ids == ("f",)
 
 
 def test_the_reader_passes_for_one_that_pushes_nothing_until_it_is_asked() -> None:
@@ -243,7 +243,7 @@ def test_a_row_is_forgotten_after_its_time() -> None:
 
 
 def test_small_parts_are_read_together() -> None:
-    assert list(packed("abcdef", [1, 2, 3, 9, 1, 1], 5)) == [("a", "b"), ("c",), ("d",), ("e", "f")]
+    assert list(grouped("abcdef", [1, 2, 3, 9, 1, 1], 5)) == [("a", "b"), ("c",), ("d",), ("e", "f")]
 
 
 def test_every_column_has_a_meaning_and_empty_rows_their_types() -> None:

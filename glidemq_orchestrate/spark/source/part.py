@@ -67,7 +67,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Position:
     """The start of the next page of a span, and elements there that were already returned."""
 
     low: str
@@ -104,21 +104,21 @@ def cut_stream(key: str, times: Times, length: int, size: int) -> Op[list[Span]]
     return [Span("stream", key, str(start), str(end - 1), each) for start, end in pairwise(cuts)]
 
 
-def page(span: Span, at: At | None) -> Op[tuple[list[str], At | None]]:
+def page(span: Span, at: Position | None) -> Op[tuple[list[str], Position | None]]:
     """The next page of a span, which begins with None: ids of jobs or flows, and where to continue.
 
     Elements that stay in the span during the read are returned once.
     """
     if span.kind == "sorted":
-        return (yield from _sorted_page(span, at or At(span.low)))
+        return (yield from _sorted_page(span, at or Position(span.low)))
     if span.kind == "list":
-        return (yield from _list_page(span, at or At("0")))
+        return (yield from _list_page(span, at or Position("0")))
     found = yield from ask(entries(span.key, at.low if at else span.low, span.high, PAGE))
     ids = [fields["jobId"] for _, fields in found if fields.get("jobId")]
-    return ids, At(f"({found[-1][0]}") if len(found) == PAGE else None
+    return ids, Position(f"({found[-1][0]}") if len(found) == PAGE else None
 
 
-def _sorted_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
+def _sorted_page(span: Span, at: Position) -> Op[tuple[list[str], Position | None]]:
     """Many members may have one score, so a page starts with the last score of the previous page."""
     count = PAGE + len(at.seen)
     found = yield from ask(scored(span.key, at.low, span.high, count))
@@ -126,19 +126,19 @@ def _sorted_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
     if len(found) < count:
         return ids, None
     last = found[-1][1]
-    return ids, At(_text(last), frozenset(member for member, score in found if score == last))
+    return ids, Position(_text(last), frozenset(member for member, score in found if score == last))
 
 
-def _list_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
+def _list_page(span: Span, at: Position) -> Op[tuple[list[str], Position | None]]:
     """Read from the end opposite to the workers: new elements there shift the others, so none is missed."""
     found = yield from ask(listed(span.key, int(at.low), PAGE))
     ids = [member for member in dict.fromkeys(found) if member not in at.seen]
     if len(found) < PAGE:
         return ids, None
-    return ids, At(str(int(at.low) + PAGE), at.seen.union(ids))
+    return ids, Position(str(int(at.low) + PAGE), at.seen.union(ids))
 
 
-def packed(parts: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[tuple[T, ...]]:
+def grouped(parts: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[tuple[T, ...]]:
     """Group small parts, in order, so that each group has about ``most`` elements."""
     group: list[T] = []
     total = 0
@@ -213,16 +213,6 @@ def extent(key: str) -> Call[tuple[str, int, int]]:
         return str(info["last-generated-id"]), int(info["entries-added"]), int(info["length"])
 
     return command("XINFO", "STREAM", key, decode=decode)
-
-
-def fields_of_some(key: str, count: int) -> Call[list[str]]:
-    """The names of some random fields of a hash."""
-    return command("HRANDFIELD", key, count, decode=list)
-
-
-def forget(key: str, fields: Sequence[str]) -> Call[None]:
-    """Delete fields of a hash. Repeatable."""
-    return command("HDEL", key, *fields, decode=replies.anything)
 
 
 def _entries(reply: Any) -> list[Entry]:
