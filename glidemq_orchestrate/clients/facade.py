@@ -16,7 +16,7 @@ from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock, ServerClock
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.server.calls import learn_time, learn_time_well
-from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries
+from glidemq_orchestrate.server.libraries import ensure_libraries, repeat_lost
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.confirmation import check_confirmation, standing
@@ -105,9 +105,8 @@ class _Facade(Generic[D]):
         yield from check_confirmation(self._confirmation)
 
     def _guarded(self, op: Op[T]) -> Op[T]:
-        """The operation as run: reloads missing libraries, and confirms writes if required."""
-        with_all = with_libraries(op)
-        return standing(with_all) if self._confirmation else with_all
+        """The operation as run: with confirmed writes, if required."""
+        return standing(op) if self._confirmation else op
 
     def _own(self) -> D | None:
         """The driver of this process, if any."""
@@ -153,7 +152,7 @@ class SyncFacade(_Facade["SyncDriver"]):
             with importing():
                 from glidemq_orchestrate.io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
-            driver = SyncDriver(self._settings)
+            driver = SyncDriver(self._settings, repeat_lost)
             try:
                 driver.run_on_each(lambda _: self._checks())
                 driver.run(learn_time_well(self._clock))
@@ -213,7 +212,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             with importing():
                 from glidemq_orchestrate.io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
-            driver = AsyncDriver(self._settings)
+            driver = AsyncDriver(self._settings, repeat_lost)
             try:
                 await driver.run_on_each(lambda _: self._checks())
                 await driver.run(learn_time_well(self._clock))

@@ -10,10 +10,20 @@ from typing import Any, TypeVar
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import BusyLoadingError, ResponseError
 
-from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
+from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, OutcomeUnknown
 from glidemq_orchestrate.foundation.durations import seconds
+from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import Link, Pool, abort, async_pool, opened_async
-from glidemq_orchestrate.io.delivery import PAUSES, Delivered, confirmed_replies, followed, is_timeout
+from glidemq_orchestrate.io.delivery import (
+    PAUSES,
+    Delivered,
+    Recover,
+    is_timeout,
+    outcome,
+    pieces,
+    put_back,
+    sort_out,
+)
 from glidemq_orchestrate.io.topology import (
     DOUBT_SECONDS,
     Parcel,
@@ -24,17 +34,7 @@ from glidemq_orchestrate.io.topology import (
     is_stale,
     topology_of,
 )
-from glidemq_orchestrate.io.translate import (
-    broken,
-    loading,
-    not_connected,
-    outcome,
-    pieces,
-    put_back,
-    refused,
-    sort_out,
-    unread,
-)
+from glidemq_orchestrate.io.translate import broken, loading, not_connected, refused, unread
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 
@@ -70,10 +70,15 @@ class ReplacementCheck:
 
 
 class AsyncDriver:
-    """Connections to the configured servers; opened on first use."""
+    """Connections to the configured servers; opened on first use.
 
-    def __init__(self, settings: ConnectionSettings) -> None:
-        self._settings = settings
+    Args:
+        settings: The servers.
+        recover: What ``run`` does after calls that found no library; see ``Recover``.
+    """
+
+    def __init__(self, settings: ConnectionSettings, recover: Recover | None = None) -> None:
+        self._settings, self._recover = settings, recover
         self._reply_seconds = seconds(settings.socket_timeout)
         self._open_seconds = seconds(settings.connect_timeout) + self._reply_seconds
         self._topology = topology_of(settings)
@@ -82,7 +87,7 @@ class AsyncDriver:
 
     async def run(self, op: Op[T]) -> T:
         """Run an operation to its end; returns its value or raises its error."""
-        return await self._run(op, self._topology)
+        return await self._run(op, self._topology, self._recover)
 
     async def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
         """Run an operation on every primary, one after the other."""
@@ -98,13 +103,13 @@ class AsyncDriver:
                 await connection.disconnect(nowait=True)
         await asyncio.sleep(0)  # lets the event loop close their sockets
 
-    async def _run(self, op: Op[T], topology: Topology) -> T:
+    async def _run(self, op: Op[T], topology: Topology, recover: Recover | None = None) -> T:
         """Send the operation the reply to each of its requests, or raise the error in it."""
         try:
             request = next(op)
             while True:
                 try:
-                    reply = await self._reply_to(request, topology)
+                    reply = await self._reply_to(request, topology, recover)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -115,10 +120,13 @@ class AsyncDriver:
         finally:
             op.close()
 
-    async def _reply_to(self, request: Request, topology: Topology) -> Any:
+    async def _reply_to(self, request: Request, topology: Topology, recover: Recover | None) -> Any:
         is_batch = isinstance(request, Batch)
-        calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
+        whole = request.calls if isinstance(request, Batch) else (request,)
+        calls, flawed = sort_out(whole)
         replies = put_back(await self._deliver(calls, topology) if calls else [], flawed)
+        if recover is not None and LibraryMissing in map(type, replies):
+            replies = await self._run(recover(whole, replies), topology)
         return replies if is_batch else outcome(replies[0])
 
     async def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
@@ -157,7 +165,7 @@ class AsyncDriver:
 
     async def _send(self, parcel: Parcel) -> Received:
         try:
-            if (whole := followed(parcel, self._settings)) is None:
+            if self._settings.confirm is None or (whole := followed(parcel, self._settings)) is None:
                 return await self._exchange(parcel)
             return confirmed_replies(whole, await self._exchange(whole), parcel, self._settings)
         except GlideMQError as exc:

@@ -29,7 +29,7 @@ from redis.retry import Retry
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import seconds
-from glidemq_orchestrate.io.translate import ESCAPES
+from glidemq_orchestrate.io.delivery import ESCAPES
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 UNEXPECTED: Final = "the server sent something before any call, or closed the connection"

@@ -1,36 +1,162 @@
-"""Which calls are sent again when a connection breaks, and how writes are confirmed. Pure.
+"""Sending calls: their bytes, those that cannot be sent, and those that are sent again. Pure.
 
-A call that was refused or not sent has changed nothing: it is repeated. A call with an unknown outcome is
-repeated if it is safe to repeat (``Call.repeatable``), so one dropped connection goes unnoticed. A call that
-timed out is not repeated: the server is slow, and the caller has already waited. A server that never replied
-is not tried again: its address may be wrong.
+A reply byte that is not UTF-8 is read as an escape (``surrogateescape``) and sent as the same byte again. So
+ids keep their bytes. Any other lone surrogate cannot be sent.
 
-The calls that confirm writes are in the same pipeline, on the connection that wrote: a server that takes over
-in between cannot confirm writes that it never had.
+When a connection breaks, a call that was refused or not sent has changed nothing: it is repeated. A call with
+an unknown outcome is repeated if it is safe to repeat (``Call.repeatable``), so one dropped connection goes
+unnoticed. A call that timed out is not repeated: the server is slow, and the caller has already waited. A
+server that never replied is not tried again: its address may be wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from glidemq_orchestrate.errors import (
     ConnectionFailed,
+    EncodeError,
     GlideMQError,
-    LibraryMissing,
     OutcomeUnknown,
     ServerBusy,
     TransportError,
 )
-from glidemq_orchestrate.foundation.durations import milliseconds, seconds
-from glidemq_orchestrate.io.slots import first_key, is_for_all
-from glidemq_orchestrate.io.topology import ASKING, Parcel, Replies
-from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.wire.call import Call, Unconfirmed
-from glidemq_orchestrate.wire.confirmation import Confirmation, mark, wait_disk, wait_replicas
+from glidemq_orchestrate.io.slots import is_for_all
+from glidemq_orchestrate.wire.call import Call, Op, Word
+
+Recover: TypeAlias = Callable[[Sequence[Call[Any]], list[Any]], Op[list[Any]]]
+"""Takes calls and their replies, of which some report a missing library; returns the replies to use."""
+
+_fast: Any = None
+with contextlib.suppress(ImportError):  # redis-py itself uses it on blocking connections only
+    import hiredis
+
+    _fast = hiredis.pack_command
+
+ESCAPES: Final = "surrogateescape"
+LONE_SURROGATE: Final = "a text with a lone surrogate"
+_MAX: Final = 2**63  # hiredis crashes on numbers of thousands of digits
+_NUMBERS: Final = frozenset({int, float})
+
+PIECE: Final = 65_536
+
+Refused = Mapping[int, EncodeError]
+_NONE: Final[Refused] = {}
+
+
+def pack(words: Sequence[Word]) -> bytes:
+    """Encode one command in the form of the protocol.
+
+    Raises:
+        UnicodeEncodeError: A word is not valid text. ``sort_out`` finds such calls.
+    """
+    if _fast is not None:
+        try:
+            command: bytes = _fast(tuple(words))
+        except UnicodeEncodeError:
+            command = _fast(tuple(map(_encoded, words)))
+        return command
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        data = _encoded(word)
+        parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+    return b"".join(parts)
+
+
+def pieces(calls: Sequence[Call[Any]]) -> list[bytes]:
+    """The calls of a trip as few pieces, each for one system call; large calls are not copied."""
+    packed = [call.packed or pack(call.words) for call in calls]
+    if len(packed) == 1:
+        return packed
+    found: list[bytes] = []
+    small: list[bytes] = []
+    size = 0
+    for command in packed:
+        if len(command) > PIECE or size + len(command) > PIECE:
+            found += [b"".join(small)] if small else []
+            small, size = [], 0
+        if len(command) > PIECE:
+            found.append(command)
+        else:
+            small.append(command)
+            size += len(command)
+    return [*found, b"".join(small)] if small else found
+
+
+def _encoded(word: Word) -> bytes:
+    if isinstance(word, str):
+        return word.encode(errors=ESCAPES)
+    return repr(word).encode()
+
+
+def sort_out(calls: Sequence[Call[Any]]) -> tuple[tuple[Call[Any], ...], Refused]:
+    """The calls that can be sent, and an error by number for each of the others."""
+    refused = {number: error for number, call in enumerate(calls) if (error := _flaw(call))}
+    if not refused:
+        return tuple(calls), _NONE
+    return tuple(call for number, call in enumerate(calls) if number not in refused), refused
+
+
+def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
+    """The replies to the sent calls, with the errors of the others in their places."""
+    if not refused:
+        return list(replies)
+    whole = list(replies)
+    for number in sorted(refused):
+        whole.insert(number, refused[number])
+    return whole
+
+
+def _flaw(call: Call[Any]) -> EncodeError | None:
+    """Pack a call, or return why it cannot be sent. Texts are checked while packing, other words before."""
+    if call.packed is None:
+        others = [word for word in call.words if word.__class__ is not str]
+        if not _are_small(others):
+            for word in others:
+                if flaw := _flaw_of(word):
+                    return _error(call, flaw)
+        try:
+            object.__setattr__(call, "packed", pack(call.words))
+        except UnicodeEncodeError:
+            return _error(call, LONE_SURROGATE)
+    return None
+
+
+def _are_small(words: list[Word]) -> bool:
+    """Whether all words are numbers that can be sent: a fast check that nearly every call passes."""
+    numbers: Any = words
+    return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MAX)
+
+
+def _flaw_of(word: Word) -> str:
+    """Why a word cannot be sent, without showing it; '' if it can."""
+    if isinstance(word, str):
+        try:
+            word.encode(errors=ESCAPES)
+        except UnicodeEncodeError:
+            return LONE_SURROGATE
+    elif isinstance(word, bool) or not isinstance(word, int | float):
+        return f"a value of type {type(word).__name__}"
+    elif isinstance(word, int) and not -_MAX <= word <= _MAX:
+        return "a number of more than 19 digits"
+    return ""
+
+
+def _error(call: Call[Any], flaw: str) -> EncodeError:
+    return EncodeError(f"{call.place}: {flaw} cannot be sent; the call was not sent", where=call.place)
+
+
+def outcome(reply: Any) -> Any:
+    """The reply to a single call; raises it if it is an error."""
+    if isinstance(reply, GlideMQError):
+        raise reply
+    return reply
+
 
 PAUSES: Final = (0.05, 0.2, 0.5)
 # With each of these errors the server has executed nothing.
@@ -91,68 +217,3 @@ def _passes(error: GlideMQError, *, is_known: bool) -> bool:
     if isinstance(error, ConnectionFailed):
         return is_known
     return isinstance(error, ServerBusy) and error.code in _PASSING
-
-
-def followed(parcel: Parcel, settings: ConnectionSettings) -> Parcel | None:
-    """The parcel with the calls that confirm its writes; None if none need to be confirmed."""
-    if settings.confirm is None or (required := settings.confirmation) is None:
-        return None
-    if not (writes := [call for call in parcel.calls if _is_relied_on(call)]):
-        return None
-    # The mark goes to the server of the last write, also while its slot is being moved.
-    asking = (ASKING,) if parcel.calls[parcel.calls.index(writes[-1]) - 1] is ASKING else ()
-    marking = mark(settings.prefix, str(first_key(writes[-1].words)))
-    limit_ms = max(milliseconds(settings.confirm_timeout), 1)
-    return replace(parcel, calls=(*parcel.calls, *asking, marking, *_waits(required, limit_ms)))
-
-
-def _is_relied_on(call: Call[Any]) -> bool:
-    return call.confirms and call.writes
-
-
-def _waits(required: Confirmation, limit_ms: int) -> Iterator[Call[Any]]:
-    if required.replicas:
-        yield wait_replicas(required.replicas, limit_ms)
-    if required.disk:
-        yield wait_disk(limit_ms)
-
-
-def confirmed_replies(
-    whole: Parcel, replies: Replies, parcel: Parcel, settings: ConnectionSettings
-) -> Replies:
-    """The replies to the calls of a parcel, with an error for each write that is not confirmed."""
-    replies_to_calls, after = replies[: len(parcel.calls)], replies[len(parcel.calls) :]
-    accepted = [
-        number
-        for number, (call, reply) in enumerate(zip(parcel.calls, replies_to_calls, strict=True))
-        if _is_relied_on(call) and not isinstance(reply, GlideMQError)
-    ]
-    why, cause = _shortfall(whole.calls[len(parcel.calls) :], after, settings)
-    if not why or not accepted:
-        return replies_to_calls
-    text = f"{settings.node(parcel.place)}: written, but {why}. The write stands; a repeat waits again"
-    for number in accepted:
-        if isinstance(cause, LibraryMissing) and parcel.calls[number].repeatable:
-            replies_to_calls[number] = cause  # the caller loads the library and repeats the call
-            continue
-        replies_to_calls[number] = error = Unconfirmed(text, replies_to_calls[number])
-        error.code = cause.code if cause else None
-    return replies_to_calls
-
-
-def _shortfall(
-    calls: tuple[Call[Any], ...], replies: Replies, settings: ConnectionSettings
-) -> tuple[str, GlideMQError | None]:
-    """Which confirmation is missing, in words, and the error that caused it; '' if none is."""
-    within, required = f"within {seconds(settings.confirm_timeout):g} s", settings.confirmation
-    for call, reply in zip(calls, replies, strict=True):
-        if isinstance(reply, GlideMQError):
-            advice = (
-                ". Fix: set appendonly yes on the server" if "appendonly is disabled" in str(reply) else ""
-            )
-            return f"the server cannot confirm it: {reply}{advice}", reply
-        if call.words[0] == "WAIT" and required and (count := call.read(reply)) < required.replicas:
-            return f"only {count} of {required.replicas} replicas got it {within}", None
-        if call.words[0] == "WAITAOF" and not call.read(reply):
-            return f"it was not on the disk of the server {within}", None
-    return "", None

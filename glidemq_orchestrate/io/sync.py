@@ -13,10 +13,20 @@ from redis.exceptions import BusyLoadingError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
+from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, OutcomeUnknown
 from glidemq_orchestrate.foundation.durations import seconds
+from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import Link, Pool, opened, sync_pool
-from glidemq_orchestrate.io.delivery import PAUSES, Delivered, confirmed_replies, followed, is_timeout
+from glidemq_orchestrate.io.delivery import (
+    PAUSES,
+    Delivered,
+    Recover,
+    is_timeout,
+    outcome,
+    pieces,
+    put_back,
+    sort_out,
+)
 from glidemq_orchestrate.io.topology import (
     DOUBT_SECONDS,
     REPLACED,
@@ -28,17 +38,7 @@ from glidemq_orchestrate.io.topology import (
     is_stale,
     topology_of,
 )
-from glidemq_orchestrate.io.translate import (
-    broken,
-    loading,
-    not_connected,
-    outcome,
-    pieces,
-    put_back,
-    refused,
-    sort_out,
-    unread,
-)
+from glidemq_orchestrate.io.translate import broken, loading, not_connected, refused, unread
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 
@@ -46,10 +46,15 @@ T = TypeVar("T")
 
 
 class SyncDriver:
-    """Connections to the configured servers; opened on first use."""
+    """Connections to the configured servers; opened on first use.
 
-    def __init__(self, settings: ConnectionSettings) -> None:
-        self._settings = settings
+    Args:
+        settings: The servers.
+        recover: What ``run`` does after calls that found no library; see ``Recover``.
+    """
+
+    def __init__(self, settings: ConnectionSettings, recover: Recover | None = None) -> None:
+        self._settings, self._recover = settings, recover
         self._reply_seconds = seconds(settings.socket_timeout)
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Endpoint, bool], Pool[AbstractConnection]] = {}
@@ -58,7 +63,7 @@ class SyncDriver:
 
     def run(self, op: Op[T]) -> T:
         """Run an operation to its end; returns its value or raises its error."""
-        return self._run(op, self._topology)
+        return self._run(op, self._topology, self._recover)
 
     def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
         """Run an operation on every primary, one after the other."""
@@ -74,13 +79,13 @@ class SyncDriver:
             for connection in pool.every():
                 connection.disconnect()  # type: ignore[no-untyped-call]
 
-    def _run(self, op: Op[T], topology: Topology) -> T:
+    def _run(self, op: Op[T], topology: Topology, recover: Recover | None = None) -> T:
         """Send the operation the reply to each of its requests, or raise the error in it."""
         try:
             request = next(op)
             while True:
                 try:
-                    reply = self._reply_to(request, topology)
+                    reply = self._reply_to(request, topology, recover)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -91,10 +96,13 @@ class SyncDriver:
         finally:
             op.close()
 
-    def _reply_to(self, request: Request, topology: Topology | None = None) -> Any:
+    def _reply_to(self, request: Request, topology: Topology, recover: Recover | None) -> Any:
         is_batch = isinstance(request, Batch)
-        calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
-        replies = put_back(self._deliver(calls, topology or self._topology) if calls else [], flawed)
+        whole = request.calls if isinstance(request, Batch) else (request,)
+        calls, flawed = sort_out(whole)
+        replies = put_back(self._deliver(calls, topology) if calls else [], flawed)
+        if recover is not None and LibraryMissing in map(type, replies):
+            replies = self._run(recover(whole, replies), topology)
         return replies if is_batch else outcome(replies[0])
 
     def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
@@ -129,7 +137,7 @@ class SyncDriver:
 
     def _send(self, parcel: Parcel) -> Received:
         try:
-            if (whole := followed(parcel, self._settings)) is None:
+            if self._settings.confirm is None or (whole := followed(parcel, self._settings)) is None:
                 return self._exchange(parcel)
             return confirmed_replies(whole, self._exchange(whole), parcel, self._settings)
         except GlideMQError as exc:

@@ -1,29 +1,22 @@
-"""Translates between redis-py and the core: calls into bytes, its exceptions into ours. Pure.
+"""Translates the exceptions of redis-py into ours. Pure.
 
 A caller learns from an exception whether anything was sent, and whether a repeat helps.
-
-A reply byte that is not UTF-8 is read as an escape (``surrogateescape``) and sent as the same byte again. So
-ids keep their bytes. Any other lone surrogate cannot be sent.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from redis import exceptions
 
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     ConnectionFailed,
-    EncodeError,
     GlideMQError,
     OutcomeUnknown,
     ProtocolError,
 )
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
-from glidemq_orchestrate.wire.call import Call, Word
 from glidemq_orchestrate.wire.replies import error_from
 
 # redis-py turns these codes into classes and strips them from the text.
@@ -160,129 +153,3 @@ def _advice(settings: ConnectionSettings, message: str) -> str:
     ):
         return "The server requires a client certificate. Fix: pass cert=FILE and key=FILE"
     return "Fix: check that the server runs and uses TLS at this port; valkey:// is without TLS"
-
-
-_fast: Any = None
-with contextlib.suppress(ImportError):  # redis-py itself uses it on blocking connections only
-    import hiredis
-
-    _fast = hiredis.pack_command
-
-ESCAPES: Final = "surrogateescape"
-LONE_SURROGATE: Final = "a text with a lone surrogate"
-_MAX: Final = 2**63  # hiredis crashes on numbers of thousands of digits
-_NUMBERS: Final = frozenset({int, float})
-
-PIECE: Final = 65_536
-
-Refused = Mapping[int, EncodeError]
-_NONE: Final[Refused] = {}
-
-
-def pack(words: Sequence[Word]) -> bytes:
-    """Encode one command in the form of the protocol.
-
-    Raises:
-        UnicodeEncodeError: A word is not valid text. ``sort_out`` finds such calls.
-    """
-    if _fast is not None:
-        try:
-            command: bytes = _fast(tuple(words))
-        except UnicodeEncodeError:
-            command = _fast(tuple(map(_encoded, words)))
-        return command
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        data = _encoded(word)
-        parts += (b"$%d\r\n" % len(data), data, b"\r\n")
-    return b"".join(parts)
-
-
-def pieces(calls: Sequence[Call[Any]]) -> list[bytes]:
-    """The calls of a trip as few pieces, each for one system call; large calls are not copied."""
-    packed = [call.packed or pack(call.words) for call in calls]
-    if len(packed) == 1:
-        return packed
-    found: list[bytes] = []
-    small: list[bytes] = []
-    size = 0
-    for command in packed:
-        if len(command) > PIECE or size + len(command) > PIECE:
-            found += [b"".join(small)] if small else []
-            small, size = [], 0
-        if len(command) > PIECE:
-            found.append(command)
-        else:
-            small.append(command)
-            size += len(command)
-    return [*found, b"".join(small)] if small else found
-
-
-def _encoded(word: Word) -> bytes:
-    if isinstance(word, str):
-        return word.encode(errors=ESCAPES)
-    return repr(word).encode()
-
-
-def sort_out(calls: Sequence[Call[Any]]) -> tuple[tuple[Call[Any], ...], Refused]:
-    """The calls that can be sent, and an error by number for each of the others."""
-    refused = {number: error for number, call in enumerate(calls) if (error := _flaw(call))}
-    if not refused:
-        return tuple(calls), _NONE
-    return tuple(call for number, call in enumerate(calls) if number not in refused), refused
-
-
-def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
-    """The replies to the sent calls, with the errors of the others in their places."""
-    if not refused:
-        return list(replies)
-    whole = list(replies)
-    for number in sorted(refused):
-        whole.insert(number, refused[number])
-    return whole
-
-
-def _flaw(call: Call[Any]) -> EncodeError | None:
-    """Pack a call, or return why it cannot be sent. Texts are checked while packing, other words before."""
-    if call.packed is None:
-        others = [word for word in call.words if word.__class__ is not str]
-        if not _are_small(others):
-            for word in others:
-                if flaw := _flaw_of(word):
-                    return _error(call, flaw)
-        try:
-            object.__setattr__(call, "packed", pack(call.words))
-        except UnicodeEncodeError:
-            return _error(call, LONE_SURROGATE)
-    return None
-
-
-def _are_small(words: list[Word]) -> bool:
-    """Whether all words are numbers that can be sent: a fast check that nearly every call passes."""
-    numbers: Any = words
-    return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MAX)
-
-
-def _flaw_of(word: Word) -> str:
-    """Why a word cannot be sent, without showing it; '' if it can."""
-    if isinstance(word, str):
-        try:
-            word.encode(errors=ESCAPES)
-        except UnicodeEncodeError:
-            return LONE_SURROGATE
-    elif isinstance(word, bool) or not isinstance(word, int | float):
-        return f"a value of type {type(word).__name__}"
-    elif isinstance(word, int) and not -_MAX <= word <= _MAX:
-        return "a number of more than 19 digits"
-    return ""
-
-
-def _error(call: Call[Any], flaw: str) -> EncodeError:
-    return EncodeError(f"{call.place}: {flaw} cannot be sent; the call was not sent", where=call.place)
-
-
-def outcome(reply: Any) -> Any:
-    """The reply to a single call; raises it if it is an error."""
-    if isinstance(reply, GlideMQError):
-        raise reply
-    return reply

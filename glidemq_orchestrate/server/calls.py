@@ -74,7 +74,8 @@ def slots_served() -> Call[int]:
 def load_library(source: str, *, replace: bool = False) -> Call[None]:
     """Load a function library. Safe to repeat: without ``replace`` an existing library is an error."""
     words = ("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source)
-    return command(*words, decode=replies.anything, repeatable=True)
+    # Unconfirmed: a server that takes over without the library gets it with the next call.
+    return Call(words, replies.anything, repeatable=True, confirms=False)
 
 
 def library_code(name: str) -> Call[str | None]:

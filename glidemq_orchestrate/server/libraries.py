@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, Library, library
 from glidemq_orchestrate.errors import (
@@ -25,10 +25,9 @@ from glidemq_orchestrate.server.calls import (
     server_info,
 )
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Batch, Call, Op, Request, ask, each_request, function, survey
+from glidemq_orchestrate.wire.call import Batch, Call, Op, ask, function, survey
 
 SUPPORTED_VERSION: Final = "93"
-T = TypeVar("T")
 LOADS: Final = 5
 
 
@@ -113,33 +112,20 @@ def ensure_libraries() -> Op[None]:
         yield from ask(load_library(ours.source, replace=True))
 
 
-def with_libraries(op: Op[T]) -> Op[T]:
-    """Run an operation; if a reply shows that a library is missing, load it and repeat the call.
+def repeat_lost(calls: Sequence[Call[Any]], replies: list[Any]) -> Op[list[Any]]:
+    """Load the libraries that calls have not found, and repeat these calls; returns all replies.
 
-    It may be lost again before the repeat, by another flush or a failover. After several losses in a row the
-    operation gets the error.
+    A library may be lost again before the repeat, by another flush or a failover. After several losses in a
+    row the error remains.
     """
-    return each_request(op, _reply_to)
-
-
-def _reply_to(request: Request) -> Generator[Request, Any, Any]:
-    """The reply to a request; calls that found no library are repeated after it is loaded."""
-    if isinstance(request, Call):
-        for _ in range(LOADS):
-            try:
-                return (yield request)
-            except LibraryMissing:
-                yield from _load_again()
-        return (yield request)
-    replies = list((yield request))
     for _ in range(LOADS):
-        lost = [index for index, reply in enumerate(replies) if isinstance(reply, LibraryMissing)]
+        lost = [number for number, reply in enumerate(replies) if isinstance(reply, LibraryMissing)]
         if not lost:
             break
         yield from _load_again()
-        again = yield Batch(tuple(request.calls[index] for index in lost))
-        for index, reply in zip(lost, again, strict=True):
-            replies[index] = reply
+        again = yield Batch(tuple(calls[number] for number in lost))
+        for number, reply in zip(lost, again, strict=True):
+            replies[number] = reply
     return replies
 
 

@@ -142,24 +142,6 @@ class Unconfirmed(NotConfirmed):
 Op: TypeAlias = Generator[Request, Any, T]
 
 
-def each_request(op: Op[T], send: Callable[[Request], Generator[Request, Any, Any]]) -> Op[T]:
-    """Run an operation with ``send`` for each of its requests, which returns the reply."""
-    try:
-        request = next(op)
-        while True:
-            try:
-                reply = yield from send(request)
-            except GlideMQError as exc:
-                request = op.throw(exc)
-            else:
-                request = op.send(reply)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        op.close()
-
-
 class Run(Protocol):
     """Drives an operation to its end. The parts of a worker use this instead of a connection."""
 

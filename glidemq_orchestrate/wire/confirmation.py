@@ -7,7 +7,7 @@ connection, and operations with or without confirmed writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,7 +30,6 @@ from glidemq_orchestrate.wire.call import (
     Unconfirmed,
     ask_each,
     command,
-    each_request,
     function,
 )
 from glidemq_orchestrate.wire.keys import QueueKeys, mark_key
@@ -101,13 +100,31 @@ T = TypeVar("T")
 _ANSWERS: Final = (InvalidJob, JobNotFound, JobSkipped, JobStateConflict, ScheduleNotFound)
 
 
+def _each_request(op: Op[T], send: Callable[[Request], Generator[Request, Any, Any]]) -> Op[T]:
+    """Run an operation with ``send`` for each of its requests, which returns the reply."""
+    try:
+        request = next(op)
+        while True:
+            try:
+                reply = yield from send(request)
+            except GlideMQError as exc:
+                request = op.throw(exc)
+            else:
+                request = op.send(reply)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        op.close()
+
+
 def unconfirmed(op: Op[T]) -> Op[T]:
     """Run an operation without confirmation: lost writes will be done again."""
 
     def send(request: Request) -> Generator[Request, Any, Any]:
         return (yield _unawaited(request))
 
-    return (yield from each_request(op, send))
+    return (yield from _each_request(op, send))
 
 
 def standing(op: Op[T]) -> Op[T]:
@@ -143,7 +160,7 @@ def standing(op: Op[T]) -> Op[T]:
         return error
 
     try:
-        value = yield from each_request(op, send)
+        value = yield from _each_request(op, send)
     except _ANSWERS as exc:
         if missed:
             raise not_confirmed() from exc

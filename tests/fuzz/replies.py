@@ -18,9 +18,10 @@ from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.io.delivery import Recover
+from glidemq_orchestrate.io.delivery import outcome as outcome_of
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.io.topology import Topology
-from glidemq_orchestrate.io.translate import outcome as outcome_of
 from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.server import libraries as library
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -132,10 +133,10 @@ class Liar(SyncDriver):
         self.lie: Lie | None = None
         self.replies: list[tuple[bool, Any]] = []
 
-    def _reply_to(self, request: Request, topology: Topology | None = None) -> Any:
+    def _reply_to(self, request: Request, topology: Topology, recover: Recover | None) -> Any:
         is_batch = isinstance(request, Batch)
         try:
-            reply = super()._reply_to(request, topology)
+            reply = super()._reply_to(request, topology, recover)
         except GlideMQError:
             self.replies.append((is_batch, None))
             raise

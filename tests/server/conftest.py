@@ -40,6 +40,10 @@ class Stopped(Exception):
     """The operation was stopped on purpose."""
 
 
+def _sent(request: Request) -> Op[Any]:
+    return (yield request)
+
+
 class Hand:
     """Drives operations against the server, call by call."""
 
@@ -53,7 +57,7 @@ class Hand:
     def answer(self, request: Request) -> Any:
         """What the server replies to a request; a refusal is returned."""
         try:
-            return self.driver._reply_to(request)
+            return self.driver.run(_sent(request))
         except GlideMQError as exc:
             return exc
 

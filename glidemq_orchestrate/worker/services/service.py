@@ -24,7 +24,6 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, seconds
 from glidemq_orchestrate.jobs.attempt import Attempt, worker_id
 from glidemq_orchestrate.server.calls import learn_time
-from glidemq_orchestrate.server.libraries import with_libraries
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.confirmation import unconfirmed
@@ -163,8 +162,7 @@ class Service(AsyncFacade, ABC):
 
     def _guarded(self, op: Op[T]) -> Op[T]:
         """The operation without confirmation: chores are repeated, and ``Receipts`` confirm results."""
-        with_all = with_libraries(op)
-        return unconfirmed(with_all) if self._confirmation else with_all
+        return unconfirmed(op) if self._confirmation else op
 
     async def _run_confirmed(self, op: Op[T]) -> T:
         """Run an operation with confirmation, as a client does: a handler or caller relies on it."""

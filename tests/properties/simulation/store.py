@@ -22,7 +22,8 @@ from redis.exceptions import ResponseError
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.io.translate import ESCAPES, pack, refused
+from glidemq_orchestrate.io.delivery import ESCAPES, pack
+from glidemq_orchestrate.io.translate import refused
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Word
 from glidemq_orchestrate.wire.keys import GROUP
 

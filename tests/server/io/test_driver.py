@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind
 from glidemq_orchestrate.errors import OutcomeUnknown, ProtocolError
-from glidemq_orchestrate.io import connect, translate
+from glidemq_orchestrate.io import connect, delivery
 from glidemq_orchestrate.io.aio import AsyncDriver
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -181,7 +181,7 @@ async def test_words_of_all_kinds_arrive_as_sent(
     url: str, monkeypatch: pytest.MonkeyPatch, has_hiredis: str
 ) -> None:
     if has_hiredis == "without":  # it is an extra
-        monkeypatch.setattr(translate, "_fast", None)
+        monkeypatch.setattr(delivery, "_fast", None)
     driver = AsyncDriver(ConnectionSettings.resolve(url))
     words: list[Word] = ["", "plain", "é \N{SNAKE}", 7, -1, 0.5, Kind.DONE, "x" * 100_000]
     calls = [command("EVAL", "return ARGV", 0, *words, decode=list), command("ECHO", "end", decode=list)]

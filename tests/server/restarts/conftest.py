@@ -15,7 +15,7 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.io.sync import SyncDriver
-from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries
+from glidemq_orchestrate.server.libraries import ensure_libraries, repeat_lost
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.call import Call, Op, ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -43,7 +43,7 @@ class Keeper:
 
     def connect(self) -> None:
         self.client: Any = redis.Redis(port=self.port, decode_responses=True)
-        self.driver = SyncDriver(ConnectionSettings.resolve(self.server.url))
+        self.driver = SyncDriver(ConnectionSettings.resolve(self.server.url), repeat_lost)
         self.driver.run(ensure_libraries())
         self.driver.run(workers.open_queues([ETL]))
 
@@ -68,7 +68,7 @@ class Keeper:
         return self.now
 
     def run(self, op: Op[T]) -> T:
-        return self.driver.run(with_libraries(op))
+        return self.driver.run(op)
 
     def call(self, call: Call[T]) -> T:
         return self.run(ask(call))

@@ -8,7 +8,7 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ServerBusy
-from glidemq_orchestrate.io.delivery import confirmed_replies, followed
+from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.topology import ASKING, Parcel
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Call, Unconfirmed, command, function

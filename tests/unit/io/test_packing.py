@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate.io import translate
-from glidemq_orchestrate.io.translate import PIECE, pack, pieces, put_back, sort_out
+from glidemq_orchestrate.io import delivery
+from glidemq_orchestrate.io.delivery import PIECE, pack, pieces, put_back, sort_out
 from glidemq_orchestrate.wire.call import Call
 
 BYTES = st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -44,13 +44,13 @@ def test_every_word_goes_out_as_it_was_with_and_without_hiredis(words: list[Any]
         word.encode("utf-8", "surrogateescape") if isinstance(word, str) else repr(word).encode()
         for word in words
     ]
-    fast = translate._fast
+    fast = delivery._fast
     assert bulks(pack(words)) == expected
     try:
-        translate._fast = None  # it is an extra
+        delivery._fast = None  # it is an extra
         assert bulks(pack(words)) == expected
     finally:
-        translate._fast = fast
+        delivery._fast = fast
 
 
 @given(HALVES)

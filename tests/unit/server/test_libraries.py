@@ -22,9 +22,9 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.server.calls import server_info
-from glidemq_orchestrate.server.libraries import LOADS, ensure_libraries, with_libraries
+from glidemq_orchestrate.server.libraries import LOADS, ensure_libraries, repeat_lost
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
+from glidemq_orchestrate.wire.call import Batch, Call, ask, ask_all, ask_each, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ OLD_SERVERS: list[tuple[str, str]] = [
 
 def call(*words: str) -> Call[str]:
     return command(*words, decode=replies.text)
+
+
+GETS = [call("GET", "a"), call("GET", "b"), call("GET", "c")]
+LOST = LibraryMissing("x")
 
 
 class TestTheVocabulary:
@@ -180,53 +184,34 @@ class TestLibraries:
                 scripted(ensure_libraries(), [INFO, "93", [version, "x"]])
 
     def test_a_call_is_asked_again_after_loading(self, scripted: Scripted) -> None:
-        transcript = scripted(
-            with_libraries(ask(call("GET", "x"))), [LibraryMissing("x"), INFO, *VERSIONS, "v"]
-        )
-        assert transcript.value == "v"
-        assert transcript.names == ["GET", "INFO", "glidemq_version", "gmo_version", "GET"]
+        transcript = scripted(repeat_lost(GETS[:1], [LOST]), [INFO, *VERSIONS, ["v"]])
+        assert transcript.value == ["v"]
+        assert transcript.names == ["INFO", "glidemq_version", "gmo_version", "GET"]
 
     def test_only_the_lost_calls_of_a_batch_are_asked_again(self, scripted: Scripted) -> None:
-        op: Op[Any] = ask_each([call("GET", "a"), call("GET", "b"), call("GET", "c")])
-        transcript = scripted(
-            with_libraries(op),
-            [["1", LibraryMissing("x"), ServerBusy("x")], INFO, *VERSIONS, ["2"]],
-        )
-        assert transcript.value[:2] == ["1", "2"]
-        assert isinstance(transcript.value[2], ServerBusy)
-        assert [each.words for each in transcript.requests[-1].calls] == [("GET", "b")]  # type: ignore[union-attr]
+        busy = ServerBusy("x")
+        transcript = scripted(repeat_lost(GETS, ["1", LOST, busy]), [INFO, *VERSIONS, ["2"]])
+        assert transcript.value == ["1", "2", busy]
+        assert transcript.requests[-1] == Batch((GETS[1],))
 
     def test_libraries_that_are_lost_again_are_loaded_again(self, scripted: Scripted) -> None:
-        lost = [LibraryMissing("x"), INFO, *VERSIONS]
-        assert scripted(with_libraries(ask(call("GET", "x"))), [*lost, *lost, "v"]).value == "v"
-        batch = [[LibraryMissing("x")], INFO, *VERSIONS]
-        assert scripted(with_libraries(ask_all([call("GET", "x")])), [*batch, *batch, ["v"]]).value == ["v"]
+        script = [INFO, *VERSIONS, [LOST], INFO, *VERSIONS, ["v"]]
+        assert scripted(repeat_lost(GETS[:1], [LOST]), script).value == ["v"]
 
     def test_a_replica_without_functions_is_busy_not_forbidden(self, scripted: Scripted) -> None:
-        lost = [LibraryMissing("x"), INFO, LibraryMissing("x"), ConfigurationError("may not load")]
+        script = [INFO, LOST, ConfigurationError("may not load")]
         for role, error in (("slave", ServerBusy), ("master", ConfigurationError)):
             with pytest.raises(error):
-                scripted(with_libraries(ask(call("GET", "x"))), [*lost, f"{INFO}role:{role}\r\n"])
+                scripted(repeat_lost(GETS[:1], [LOST]), [*script, f"{INFO}role:{role}\r\n"])
 
     def test_they_may_be_lost_while_they_are_looked_at(self, scripted: Scripted) -> None:
-        lost = [LibraryMissing("x"), INFO, LibraryMissing("x"), LibraryMissing("x")]
-        transcript = scripted(with_libraries(ask(call("GET", "x"))), [*lost, "v"])
-        assert (transcript.value, transcript.names[-1]) == ("v", "GET")
+        transcript = scripted(repeat_lost(GETS[:1], [LOST]), [INFO, LOST, LOST, ["v"]])
+        assert (transcript.value, transcript.names[-1]) == (["v"], "GET")
 
-    def test_a_call_that_is_lost_for_ever_raises(self, scripted: Scripted) -> None:
-        lost = [LibraryMissing("x"), INFO, *VERSIONS]
-        with pytest.raises(LibraryMissing):
-            scripted(with_libraries(ask(call("GET", "x"))), [*lost * LOADS, LibraryMissing("x")])
-        batch = [[LibraryMissing("x")], INFO, *VERSIONS]
-        with pytest.raises(LibraryMissing):
-            scripted(with_libraries(ask_all([call("GET", "x")])), [*batch * LOADS, [LibraryMissing("x")]])
+    def test_a_call_that_is_lost_for_ever_keeps_its_error(self, scripted: Scripted) -> None:
+        script = [INFO, *VERSIONS, [LOST]] * LOADS
+        assert scripted(repeat_lost(GETS[:1], [LOST]), script).value == [LOST]
 
-    def test_a_library_that_cannot_be_used_is_raised_in_the_operation(self, scripted: Scripted) -> None:
-        def op() -> Op[str]:
-            try:
-                return (yield from ask(call("GET", "x")))
-            except LibraryVersionMismatch as exc:
-                return f"mismatch: {exc.loaded}"
-
-        script = [LibraryMissing("x"), INFO, "94"]
-        assert scripted(with_libraries(op()), script).value == "mismatch: 94"
+    def test_a_library_that_cannot_be_used_is_raised(self, scripted: Scripted) -> None:
+        with pytest.raises(LibraryVersionMismatch, match="94"):
+            scripted(repeat_lost(GETS[:1], [LOST]), [INFO, "94"])
