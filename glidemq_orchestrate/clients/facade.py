@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+from glidemq_orchestrate.clients.twins import with_operations
 from glidemq_orchestrate.errors import ConfigurationError, ServerTooOld, TransportError
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock, ServerClock
@@ -78,7 +79,7 @@ class _Facade(Generic[D]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make the methods name an argument of the wrong type when a call fails because of it."""
         super().__init_subclass__(**kwargs)
-        explain_methods(cls)
+        explain_methods(with_operations(cls))
 
     def __init__(
         self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None

@@ -12,10 +12,10 @@ from glidemq_orchestrate.clients.twins import (
     blocking_into,
     streamed,
     streamed_async,
+    with_operations,
 )
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -23,7 +23,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 __all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
 
 
-@explain_methods
+@with_operations
 class Flow:
     """A handle of a flow on the server. It caches no state: every call reads it."""
 
@@ -79,7 +79,7 @@ class Flow:
     extend = blocking(FlowOperations.extend)
 
 
-@explain_methods
+@with_operations
 class AsyncFlow:
     """A handle of a flow on the server, with awaitable calls. It caches no state: every call reads it."""
 

@@ -1,7 +1,7 @@
 """Makes methods of clients from operations: a blocking one and an awaitable twin from each.
 
 Both twins have the behaviour, parameters and docstring of the operation, in editors, type checkers and
-``help()`` alike.
+``help()`` alike. An error due to an argument of the wrong type names the argument.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, explain
 from glidemq_orchestrate.wire.call import Op
 
 P = ParamSpec("P")
@@ -58,7 +59,10 @@ def blocking(
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return self._run(_made(make, self, args, kwargs))
+            return self._run(make(self._operations, *args, **kwargs))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
         finally:
             if finally_ is not None:
                 _end(self, finally_(self._operations))
@@ -73,7 +77,10 @@ def awaited(
 
     async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await self._run(_made(make, self, args, kwargs))
+            return await self._run(make(self._operations, *args, **kwargs))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
         finally:
             if finally_ is not None:
                 await _end_async(self, finally_(self._operations))
@@ -87,7 +94,11 @@ def blocking_into(
     """The blocking method that converts the result with ``into(client, result)``."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> U:
-        return into(self, self._run(_made(make, self, args, kwargs)))
+        try:
+            return into(self, self._run(make(self._operations, *args, **kwargs)))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
 
     return _like(call, make, into)
 
@@ -98,7 +109,11 @@ def awaited_into(
     """``blocking_into`` for the awaitable twin."""
 
     async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> U:
-        return into(self, await self._run(_made(make, self, args, kwargs)))
+        try:
+            return into(self, await self._run(make(self._operations, *args, **kwargs)))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
 
     return _like(call, make, into)
 
@@ -109,7 +124,11 @@ def blocking_twice(
     """The blocking method of an operation that returns a second one; each is confirmed separately."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(self._run(_made(make, self, args, kwargs)))
+        try:
+            return self._run(self._run(make(self._operations, *args, **kwargs)))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
 
     return _like(call, make)
 
@@ -120,7 +139,11 @@ def awaited_twice(
     """``blocking_twice`` for the awaitable twin."""
 
     async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(await self._run(_made(make, self, args, kwargs)))
+        try:
+            return await self._run(await self._run(make(self._operations, *args, **kwargs)))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
 
     return _like(call, make)
 
@@ -131,7 +154,11 @@ def streamed(
     """The method that yields the items of a stream; the call itself checks the arguments."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return _items(self, _made(make, self, args, kwargs))
+        try:
+            return _items(self, make(self._operations, *args, **kwargs))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
 
     return _like(call, make, Iterator)
 
@@ -142,7 +169,11 @@ def streamed_async(
     """``streamed`` for ``async for``."""
 
     def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        return _items_async(self, _made(make, self, args, kwargs))
+        try:
+            return _items_async(self, make(self._operations, *args, **kwargs))
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
 
     return _like(call, make, AsyncIterator)
 
@@ -176,22 +207,27 @@ async def _end_async(client: Awaiting[Any], op: Op[None] | None) -> None:
             await client._run(op)  # noqa: SLF001  the method of a client
 
 
-def _made(make: Callable[..., T], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-    """The operation with these arguments.
-
-    Raises:
-        TypeError: They do not fit; the message names the method of the client.
-    """
-    try:
-        return make(client._operations, *args, **kwargs)  # noqa: SLF001  the method of a client
-    except TypeError as exc:
-        if exc.__traceback__ is not None and exc.__traceback__.tb_next is not None:
-            raise  # it began
+def _explain(
+    exc: Exception, make: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise a clearer error if the arguments of a method are the cause."""
+    if isinstance(exc, TypeError) and exc.__traceback__ and exc.__traceback__.tb_next is None:
+        # They do not fit: the operation has not begun.
         method = f"{type(client).__name__}.{make.__name__}"
         raise TypeError(str(exc).replace(make.__qualname__, method)) from None
+    explain(exc, make, (client, *args), kwargs)
 
 
+C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_operations(kind: C) -> C:
+    """Name the methods that a class makes from operations after the class."""
+    for name, method in vars(kind).items():
+        if inspect.isfunction(method) and hasattr(method, "__wrapped__"):
+            method.__qualname__ = f"{kind.__qualname__}.{name}"
+    return kind
 
 
 def _like(call: F, make: Callable[..., Any], into: object = None) -> F:

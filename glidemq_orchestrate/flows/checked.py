@@ -23,7 +23,7 @@ from glidemq_orchestrate.flows.dependencies import (
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
-from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.names import FLOW_NAME, JOB_NAME, LABEL, NODE
 from glidemq_orchestrate.jobs.bounds import lasting, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
@@ -227,7 +227,7 @@ class _Encoder:
             data=encode(node.data, where=f"data of {where}"),
             options=wire,
             attempts=options.attempts,
-            delay_ms=milliseconds(options.delay),
+            delay_ms=milliseconds(options.delay) if options.delay else 0,
             after=after,
             dependents=tuple(dependents),
             priority=options.priority,
@@ -316,8 +316,7 @@ def retention_ms(retention: Duration | None) -> int | None:
     Raises:
         InvalidFlow: It is negative or not a duration.
     """
-    span = optional_duration("retention", retention, error=InvalidFlow)
-    return None if span is None else milliseconds(span)
+    return None if retention is None else milliseconds(duration("retention", retention, error=InvalidFlow))
 
 
 def _ms(name: str, value: Duration | None) -> int | None:

@@ -47,7 +47,7 @@ def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F
                 try:
                     return await function(*args, **kwargs)
                 except EXPLAINABLE as exc:
-                    _explain(exc, function, args, kwargs, error)
+                    explain(exc, function, args, kwargs, error)
                     raise
 
             return later  # type: ignore[return-value]  # a function of the same signature
@@ -57,7 +57,7 @@ def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F
             try:
                 return function(*args, **kwargs)
             except EXPLAINABLE as exc:
-                _explain(exc, function, args, kwargs, error)
+                explain(exc, function, args, kwargs, error)
                 raise
 
         return call  # type: ignore[return-value]  # a function of the same signature
@@ -66,12 +66,11 @@ def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F
 
 
 def explain_methods(kind: C) -> C:
-    """Apply ``explained`` to the constructor and the public methods that a class defines."""
+    """Apply ``explained`` to the constructor and the public methods that a class defines itself."""
     for name, method in list(vars(kind).items()):
-        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-            made = explained()(method)
-            made.__qualname__ = f"{kind.__qualname__}.{name}"  # a function defined elsewhere has another one
-            setattr(kind, name, made)
+        is_public = name == "__init__" or not name.startswith("_")
+        if inspect.isfunction(method) and is_public and not hasattr(method, "__wrapped__"):
+            setattr(kind, name, explained()(method))
     return kind
 
 
@@ -96,12 +95,12 @@ def check_fields(instance: Any, error: type[GlideMQError], *, without: Collectio
             raise error(_fault(name, annotation, value))
 
 
-def _explain(
+def explain(
     exc: Exception,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    error: type[GlideMQError],
+    error: type[GlideMQError] = ConfigurationError,
 ) -> None:
     """Raise a clearer error if an argument of the wrong type explains ``exc``."""
     if isinstance(exc, GlideMQError):

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision as tendings
 from glidemq_orchestrate.errors import GlideMQError, WaitTimeout
-from glidemq_orchestrate.flows.backend import backend_of
+from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import flow_history
 from glidemq_orchestrate.flows.nodes import leaf_names, named_nodes, node_logs, node_results
@@ -31,6 +31,7 @@ Change: TypeAlias = "NodeChange | FlowChange"
 EXPLAINED_NODES: Final = 10_000
 
 
+@dataclass
 class ReadingOperations:
     """Operations that do not change a flow.
 
@@ -40,9 +41,13 @@ class ReadingOperations:
         owned: The owner of the flow, if this client renews its lease.
     """
 
-    def __init__(self, ref: FlowRef, clock: Clock, owned: Ownership | None = None) -> None:
-        self.ref, self.clock, self.owned = ref, clock, owned
-        self._backend = backend_of(ref)
+    ref: FlowRef
+    clock: Clock
+    owned: Ownership | None = None
+
+    @property
+    def _backend(self) -> FlowBackend:
+        return backend_of(self.ref)
 
     @cached_property
     def _tending(self) -> tendings.Tending:
