@@ -21,7 +21,7 @@ DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds of lease while the process of the task waits itself
 
 
-def lease_in_seconds(lease: Duration | None) -> float | None:
+def lease_in_seconds(name: str, lease: Duration | None) -> float | None:
     """A lease in seconds, as Airflow stores it; invalid values are refused while the DAG is parsed.
 
     Raises:
@@ -32,7 +32,7 @@ def lease_in_seconds(lease: Duration | None) -> float | None:
     try:
         Owner("task", lease)
     except ConfigurationError as exc:
-        raise ValueError(f"lease must be None, or 15 seconds to seven days, got {lease!r}") from exc
+        raise ValueError(f"{name} must be None, or 15 seconds to seven days, got {lease!r}") from exc
     return float(lease.total_seconds() if isinstance(lease, timedelta) else lease)
 
 

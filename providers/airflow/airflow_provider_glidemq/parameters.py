@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, get_args
+from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
 
 from airflow_provider_glidemq.callbacks import check_callbacks
 from airflow_provider_glidemq.templates import is_unknown
@@ -18,6 +19,8 @@ _FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill", "show_logs")
 _TEXTS: Final = ("flow_id", "glidemq_conn_id")
 MAX_SECONDS: Final = 365 * 86_400.0
 LEAST: Final = 0.001
+G = TypeVar("G")
+H = TypeVar("H")
 
 
 def default_deferrable() -> bool:
@@ -54,6 +57,16 @@ def check_parameters(given: dict[str, Any]) -> None:
     check_callbacks(given["callbacks"])
 
 
+def check_text(name: str, value: object) -> None:
+    """Refuse an empty name while the DAG is parsed. Templates and outputs of tasks are always accepted.
+
+    Raises:
+        ValueError: The value is not a string, or empty.
+    """
+    if not is_unknown(value) and (not isinstance(value, str) or not value):
+        raise ValueError(f"{name} must be a text that is not empty, got {value!r}")
+
+
 def in_seconds(name: str, value: Duration, least: float = LEAST) -> float:
     """A duration in seconds, as Airflow stores it.
 
@@ -66,3 +79,29 @@ def in_seconds(name: str, value: Duration, least: float = LEAST) -> float:
     if not least <= seconds <= MAX_SECONDS:
         raise ValueError(f"{name} must be at least {least:g} seconds, and at most a year, got {value!r}")
     return float(seconds)
+
+
+class Converted(Generic[G, H]):
+    """A field of a dataclass that takes other types than it holds.
+
+    Args:
+        default: The default, as it is held.
+        read: Converts a value; called with the name of the field and the value.
+    """
+
+    def __init__(self, default: H, read: Callable[[str, G], H]) -> None:
+        self._default, self._read, self._name = default, read, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, made: object, owner: type) -> H:
+        found: H = self._default if made is None else made.__dict__[self._name]
+        return found
+
+    def __set__(self, made: object, value: G) -> None:
+        made.__dict__[self._name] = self._read(self._name, value)
+
+
+Seconds: TypeAlias = Converted[Duration, float]
+OptionalSeconds: TypeAlias = Converted[Duration | None, float | None]

@@ -84,7 +84,7 @@ class FlowTask(EndingTask, LineageTask):
         self.logging_interval = in_seconds("logging_interval", logging_interval)
         self.require_workers = require_workers
         self.cancel_on_kill = cancel_on_kill
-        self.lease = lease_in_seconds(lease)
+        self.lease = lease_in_seconds("lease", lease)
         self.on_existing = on_existing
         self.show_logs = show_logs
         self.callbacks = callbacks

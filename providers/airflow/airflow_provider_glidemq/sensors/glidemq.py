@@ -10,8 +10,9 @@ from airflow.sdk import PokeReturnValue
 from airflow_provider_glidemq.attempt import flow_id_for
 from airflow_provider_glidemq.conditions import WAITING, Condition, QueueCondition, QueueState
 from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowFailed, GlideMQJobFailed
+from airflow_provider_glidemq.parameters import check_text
 from airflow_provider_glidemq.results import check_result, check_size
-from airflow_provider_glidemq.sensors.waiting import WaitingSensor, check_text
+from airflow_provider_glidemq.sensors.waiting import WaitingSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.queue import GlideMQJobTrigger, GlideMQQueueTrigger
 from glidemq_orchestrate import FlowState, runs

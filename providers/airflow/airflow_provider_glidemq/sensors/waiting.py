@@ -14,7 +14,6 @@ from airflow_provider_glidemq.exceptions import GlideMQException
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.parameters import default_deferrable
-from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
     AirflowException,
@@ -220,13 +219,3 @@ class WaitingSensor(Linked, BaseSensorOperator):
             limit = f"its execution_timeout, {self.execution_timeout}"
             raise AirflowTaskTimeout(f"{self._what()}: not within {limit}. {hint}".strip())
         raise AirflowSensorTimeout(f"{self._what()}: not within {self.timeout:g} seconds. {hint}".strip())
-
-
-def check_text(name: str, value: object) -> None:
-    """Refuse an empty name while the DAG is parsed. Templates and outputs of tasks are always accepted.
-
-    Raises:
-        ValueError: The value is not a string, or empty.
-    """
-    if not is_unknown(value) and (not isinstance(value, str) or not value):
-        raise ValueError(f"{name} must be a text that is not empty, got {value!r}")

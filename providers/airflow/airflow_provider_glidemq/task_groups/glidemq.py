@@ -131,7 +131,7 @@ class GlideMQTaskGroup(TaskGroup):
         self._watch: dict[str, Any] = {
             "glidemq_conn_id": glidemq_conn_id,
             "cancel_on_kill": cancel_on_kill,
-            "lease": lease_in_seconds(lease),
+            "lease": lease_in_seconds("lease", lease),
             "poll_interval": in_seconds("poll_interval", poll_interval),
             "logging_interval": in_seconds("logging_interval", logging_interval),
             "show_logs": show_logs,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_glidemq.attempt import flow_id_for, is_taken_over
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.ownership import lease_in_seconds, owner_of
-from airflow_provider_glidemq.parameters import in_seconds
+from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
     ProgressCallbacks,
@@ -27,13 +27,14 @@ from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
-    from glidemq_orchestrate import AsyncFlow, Duration, FlowStatus
+    from glidemq_orchestrate import AsyncFlow, FlowStatus
 
 
 class _TakenOver(Exception):
     """A later try of the task has restarted the flow."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GlideMQFlowTrigger(WaitingTrigger):
     """Fires once, when a flow has ended, with its ``status``, ``flow_id``, ``generation`` and ``reason``.
 
@@ -63,66 +64,30 @@ class GlideMQFlowTrigger(WaitingTrigger):
             ``node_reports``.
     """
 
-    def __init__(  # noqa: PLR0913  all but the first have defaults
-        self,
-        *,
-        flow_id: str,
-        glidemq_conn_id: str = DEFAULT_CONN_ID,
-        poll_interval: Duration = 30,
-        deadline: float | None = None,
-        cancel_on_kill: bool = False,
-        wait_for_flow: bool = False,
-        not_before: float | None = None,
-        generation: int | None = None,
-        owner: str | None = None,
-        lease: Duration | None = None,
-        logging_interval: Duration = 10,
-        show_logs: bool = False,
-        show_progress: bool = False,
-        callbacks: Sequence[str] = (),
-        is_masked: bool = False,
-    ) -> None:
-        super().__init__(
-            glidemq_conn_id=glidemq_conn_id,
-            poll_interval=poll_interval,
-            deadline=deadline,
-            not_before=not_before,
-        )
-        self.flow_id = flow_id
-        self.what = f"Flow {flow_id}"
-        self.cancel_on_kill = cancel_on_kill
-        self.wait_for_flow = wait_for_flow
-        self.generation = generation
-        self.owner = owner
-        self.lease = lease_in_seconds(lease)
-        self.logging_interval = in_seconds("logging_interval", logging_interval)
-        self.show_logs = show_logs
-        self.show_progress = show_progress
-        self.callbacks = callbacks
-        self.is_masked = is_masked
+    flow_id: str
+    cancel_on_kill: bool = False
+    wait_for_flow: bool = False
+    generation: int | None = None
+    owner: str | None = None
+    lease: OptionalSeconds = Converted(None, lease_in_seconds)
+    logging_interval: Seconds = Converted(10.0, in_seconds)
+    show_logs: bool = False
+    show_progress: bool = False
+    callbacks: Sequence[str] = ()
+    is_masked: bool = False
+
+    def __post_init__(self) -> None:
+        """Prepare the wait."""
+        super().__post_init__()
+        self.callbacks = list(self.callbacks)
         self._renewal = Renewal(self.lease)
         self._logged = (-1, 0.0)
         self._reported: tuple[int, Reporter] | None = None
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments, from which a triggerer recreates the trigger."""
-        return (
-            "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger",
-            {
-                "flow_id": self.flow_id,
-                **self._waiting(),
-                "cancel_on_kill": self.cancel_on_kill,
-                "wait_for_flow": self.wait_for_flow,
-                "generation": self.generation,
-                "owner": self.owner,
-                "lease": self.lease,
-                "logging_interval": self.logging_interval,
-                "show_logs": self.show_logs,
-                "show_progress": self.show_progress,
-                "callbacks": list(self.callbacks),
-                "is_masked": self.is_masked,
-            },
-        )
+    @property
+    def what(self) -> str:
+        """The subject of the wait, for logs."""
+        return f"Flow {self.flow_id}"
 
     async def on_kill(self) -> None:
         """Cancel the flow if the user ended the task. Airflow 3.1 and 3.2 do not call it: the lease expires.

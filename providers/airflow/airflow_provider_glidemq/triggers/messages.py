@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
-from airflow_provider_glidemq.parameters import in_seconds
-from airflow_provider_glidemq.triggers.waiting import module
+from airflow_provider_glidemq.parameters import (
+    Converted,
+    OptionalSeconds,
+    Seconds,
+    check_text,
+    in_seconds,
+)
+from airflow_provider_glidemq.triggers.waiting import Serialized, module
 from glidemq_orchestrate.runs import reconnect_pauses
 
 if TYPE_CHECKING:
@@ -39,7 +47,12 @@ class MessagesEvent(TriggerEvent):
     __str__ = __repr__
 
 
-class GlideMQMessageTrigger(BaseEventTrigger):
+def _until_run(name: str, value: Duration | None) -> float | None:
+    return None if value is None else in_seconds(name, value, MIN_UNTIL_RUN)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GlideMQMessageTrigger(Serialized, BaseEventTrigger):
     """Creates asset events from the jobs of a queue: for an ``AssetWatcher``, or ``MessageQueueTrigger``.
 
     The payload of an event is ``{"queue": ..., "messages": [{"id", "job", "data"}, ...]}``, oldest first;
@@ -72,47 +85,26 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         ValueError, TypeError: A parameter is invalid.
     """
 
-    def __init__(  # noqa: PLR0913  all but the first two have defaults
-        self,
-        *,
-        queue_name: str,
-        jobs: str | Sequence[str],
-        glidemq_conn_id: str = DEFAULT_CONN_ID,
-        batch_size: int = 500,
-        interval: Duration = 5,
-        until_run: Duration | None = None,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        names = [jobs] if isinstance(jobs, str) else sorted(set(jobs))
-        for what, value in (("queue_name", queue_name), ("glidemq_conn_id", glidemq_conn_id)):
-            if not isinstance(value, str) or not value:
-                raise ValueError(f"{what} must be a text that is not empty, got {value!r}")
-        if not names or not all(isinstance(name, str) and name for name in names):
-            raise ValueError(f"jobs must be the name of a job or a list of names, got {jobs!r}")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-            raise TypeError(f"batch_size must be a whole number, got {batch_size!r}")
-        if not 1 <= batch_size <= MAX_MESSAGES:
-            raise ValueError(f"batch_size must be 1 to {MAX_MESSAGES}, got {batch_size}")
-        self.queue_name = queue_name
-        self.jobs = names
-        self.glidemq_conn_id = glidemq_conn_id
-        self.batch_size = batch_size
-        self.interval = in_seconds("interval", interval, 0)
-        self.until_run = None if until_run is None else in_seconds("until_run", until_run, MIN_UNTIL_RUN)
+    queue_name: str
+    jobs: str | Sequence[str]
+    glidemq_conn_id: str = DEFAULT_CONN_ID
+    batch_size: int = 500
+    interval: Seconds = Converted(5.0, partial(in_seconds, least=0))
+    until_run: OptionalSeconds = Converted(None, _until_run)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments; watchers with equal arguments share a trigger and its events."""
-        return (
-            "airflow_provider_glidemq.triggers.messages.GlideMQMessageTrigger",
-            {
-                "queue_name": self.queue_name,
-                "jobs": self.jobs,
-                "glidemq_conn_id": self.glidemq_conn_id,
-                "batch_size": self.batch_size,
-                "interval": self.interval,
-                **({} if self.until_run is None else {"until_run": self.until_run}),
-            },
-        )
+    def __post_init__(self) -> None:
+        """Refuse invalid values. Watchers with equal arguments share a trigger and its events."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        check_text("queue_name", self.queue_name)
+        check_text("glidemq_conn_id", self.glidemq_conn_id)
+        given, self.jobs = self.jobs, [self.jobs] if isinstance(self.jobs, str) else sorted(set(self.jobs))
+        if not self.jobs or not all(isinstance(name, str) and name for name in self.jobs):
+            raise ValueError(f"jobs must be the name of a job or a list of names, got {given!r}")
+        size: object = self.batch_size
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"batch_size must be a whole number, got {size!r}")
+        if not 1 <= size <= MAX_MESSAGES:
+            raise ValueError(f"batch_size must be 1 to {MAX_MESSAGES}, got {size}")
 
     # -- Airflow 3.3: a stream notified of what was stored ---------------------------------------------------
 

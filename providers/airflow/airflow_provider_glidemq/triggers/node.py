@@ -12,16 +12,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.triggers.base import (
-    BaseTrigger,
-    TaskFailedEvent,
-    TaskSkippedEvent,
-    TaskSuccessEvent,
-    TriggerEvent,
-)
+from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_glidemq.attempt import flow_id_for
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
@@ -35,15 +29,15 @@ from airflow_provider_glidemq.group_flow import (
     progress,
     to_start_over,
 )
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.node_reports import WITHHELD, NodeReports
 from airflow_provider_glidemq.ownership import DAY, TaskKey, lease_in_seconds, name_of, owner_of
-from airflow_provider_glidemq.parameters import in_seconds
+from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
 from airflow_provider_glidemq.triggers.nodes import EndedEarly, NodeEnd, TaskNodes
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
     Renewal,
     Reporter,
+    WaitingTrigger,
     WaitLog,
     module,
     rest_until,
@@ -56,22 +50,18 @@ from glidemq_orchestrate.runs import NotOwned, check_owned, in_text
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
     from airflow_provider_glidemq.triggers.shared.tasks import GroupTask
-    from glidemq_orchestrate import Duration, NodeStatus
+    from glidemq_orchestrate import NodeStatus
 
 TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
 WATCH_SECONDS: Final = 1.0  # between checks while jobs of the queue end
-_ARGUMENTS: Final = (
-    "node", "launch", "glidemq_conn_id", "is_expanded", "nodes_before", "group", "ends_task",
-    "resumes_failed", "pushes", "is_needed", "is_mapped_over", "cancel_on_kill", "poll_interval",
-    "logging_interval", "lease", "show_logs", "not_before", "place", "attempt",
-)  # fmt: skip
 _ENDS: Final = {
     "completed": TaskSuccessEvent,
     "skipped": TaskSkippedEvent,
 }
 
 
-class GlideMQNodeTrigger(BaseTrigger):
+@dataclass(kw_only=True, eq=False, repr=False)
+class GlideMQNodeTrigger(WaitingTrigger):
     """Ends a task of a ``GlideMQTaskGroup`` when its nodes have ended, or fires once with their outcome.
 
     Failures to reach the server, or Airflow, count as temporary for some minutes. The trigger only shows a
@@ -103,57 +93,37 @@ class GlideMQNodeTrigger(BaseTrigger):
             retries.
     """
 
-    def __init__(  # noqa: PLR0913  all but the first two have defaults
-        self,
-        *,
-        node: str,
-        launch: str,
-        glidemq_conn_id: str = DEFAULT_CONN_ID,
-        is_expanded: bool = False,
-        nodes_before: Mapping[str, str] | None = None,
-        group: str | None = None,
-        ends_task: bool = False,
-        resumes_failed: bool = False,
-        pushes: str = "value",
-        is_needed: bool = False,
-        is_mapped_over: bool = False,
-        cancel_on_kill: bool = True,
-        poll_interval: Duration = 10,
-        logging_interval: Duration = 10,
-        lease: Duration | None = DAY,
-        show_logs: bool = False,
-        not_before: float | None = None,
-        place: Sequence[Any] | None = None,
-        attempt: int | None = None,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.node = node
-        self.launch = launch
-        self.glidemq_conn_id = glidemq_conn_id
-        self.is_expanded = is_expanded
-        self.nodes_before = dict(nodes_before or {})
-        self.group = group
-        self.ends_task = ends_task
-        self.resumes_failed = resumes_failed
-        self.pushes = pushes
-        self.is_needed = is_needed
-        self.is_mapped_over = is_mapped_over
-        self.cancel_on_kill = cancel_on_kill
-        self.poll_interval = in_seconds("poll_interval", poll_interval)
-        self.logging_interval = in_seconds("logging_interval", logging_interval)
-        self.lease = lease_in_seconds(lease)
-        self.show_logs = show_logs
-        self.not_before = not_before
-        self.place = None if place is None else list(place)
-        self.attempt = attempt
+    node: str
+    launch: str
+    is_expanded: bool = False
+    nodes_before: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
+    ends_task: bool = False
+    resumes_failed: bool = False
+    pushes: str = "value"
+    is_needed: bool = False
+    is_mapped_over: bool = False
+    cancel_on_kill: bool = True
+    poll_interval: Seconds = Converted(10.0, in_seconds)
+    logging_interval: Seconds = Converted(10.0, in_seconds)
+    lease: OptionalSeconds = Converted(DAY, lease_in_seconds)
+    show_logs: bool = False
+    place: Sequence[Any] | None = None
+    attempt: int | None = None
+    deadline: None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Prepare the wait."""
+        super().__post_init__()
         self._logged = ("", 0.0)
         self._renewal = Renewal(self.lease)
         self._is_masked = False
         self._has_run_before = False
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments, from which a triggerer recreates the trigger."""
-        return TRIGGER, {name: getattr(self, name) for name in _ARGUMENTS}
+    @property
+    def what(self) -> str:
+        """The subject of the wait, for logs."""
+        return f"Node {self.node}"
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""
@@ -177,27 +147,18 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    async def _payload(self) -> dict[str, Any]:
-        shared = await module("shared.client")
-        patience = patience_for(self.log, f"Node {self.node}")
+    async def _watch(self, client: SharedClient) -> dict[str, Any]:
         while True:
             try:
-                async with shared.shared_client(self.glidemq_conn_id) as client:
-                    return await self._watch(client)
+                return await self._watch_generation(client)
             except Superseded as exc:
                 self.log.info("%s, which this task shows now", exc)
-            except GlideMQError as exc:
-                try:
-                    pause = patience.pause(exc)
-                except GlideMQError:
-                    return self._event("failed", f"{type(exc).__name__}: {exc}")
-                await asyncio.sleep(pause)
             except NotLaunched as exc:
                 return self._event("failed", str(exc))
             except EndedEarly as exc:
                 return self._event(exc.status, exc.reason)
 
-    async def _watch(self, client: SharedClient) -> dict[str, Any]:
+    async def _watch_generation(self, client: SharedClient) -> dict[str, Any]:
         task = await self._task()
         nodes = await self._find(client, task)
         await self._begin(task, nodes)

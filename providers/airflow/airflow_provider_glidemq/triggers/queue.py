@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_glidemq.conditions import QueueCondition
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.parameters import Converted, Seconds, in_seconds
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
-    from glidemq_orchestrate import Duration
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GlideMQQueueTrigger(WaitingTrigger):
     """Fires once, with ``status`` ``met`` and the ``queue``, when the queue meets the condition.
 
@@ -32,38 +33,21 @@ class GlideMQQueueTrigger(WaitingTrigger):
         ValueError, TypeError: The condition is invalid.
     """
 
-    def __init__(  # noqa: PLR0913  all but the first two have defaults
-        self,
-        *,
-        queue_name: str,
-        condition: Mapping[str, Any],
-        glidemq_conn_id: str = DEFAULT_CONN_ID,
-        poll_interval: Duration = 10,
-        deadline: float | None = None,
-        not_before: float | None = None,
-    ) -> None:
-        super().__init__(
-            glidemq_conn_id=glidemq_conn_id,
-            poll_interval=poll_interval,
-            deadline=deadline,
-            not_before=not_before,
-        )
-        self.queue_name = queue_name
-        self.condition = dict(condition)
-        lists = {name: tuple(value) for name, value in condition.items() if isinstance(value, list | tuple)}
-        self._condition = QueueCondition(**{**condition, **lists})
-        self.what = f"Queue {queue_name}"
+    queue_name: str
+    condition: Mapping[str, Any]
+    poll_interval: Seconds = Converted(10.0, in_seconds)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which a triggerer recreates the trigger."""
-        return (
-            "airflow_provider_glidemq.triggers.queue.GlideMQQueueTrigger",
-            {
-                "queue_name": self.queue_name,
-                "condition": self.condition,
-                **self._waiting(),
-            },
-        )
+    def __post_init__(self) -> None:
+        """Refuse an invalid condition."""
+        super().__post_init__()
+        given = self.condition.items()
+        lists = {name: tuple(value) for name, value in given if isinstance(value, list | tuple)}
+        self._condition = QueueCondition(**{**self.condition, **lists})
+
+    @property
+    def what(self) -> str:
+        """The subject of the wait, for logs."""
+        return f"Queue {self.queue_name}"
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         events = client.events(self.queue_name)
@@ -83,6 +67,7 @@ class GlideMQQueueTrigger(WaitingTrigger):
 _ENDED: Final = frozenset({"completed", "failed"})
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GlideMQJobTrigger(WaitingTrigger):
     """Fires once, when a job has ended, with its ``status``, ``queue`` and ``job_id``.
 
@@ -99,36 +84,13 @@ class GlideMQJobTrigger(WaitingTrigger):
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the job has ended.
     """
 
-    def __init__(  # noqa: PLR0913  all but the first two have defaults
-        self,
-        *,
-        queue_name: str,
-        job_id: str,
-        glidemq_conn_id: str = DEFAULT_CONN_ID,
-        poll_interval: Duration = 30,
-        deadline: float | None = None,
-        not_before: float | None = None,
-    ) -> None:
-        super().__init__(
-            glidemq_conn_id=glidemq_conn_id,
-            poll_interval=poll_interval,
-            deadline=deadline,
-            not_before=not_before,
-        )
-        self.queue_name = queue_name
-        self.job_id = job_id
-        self.what = f"Job {job_id} of queue {queue_name}"
+    queue_name: str
+    job_id: str
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which a triggerer recreates the trigger."""
-        return (
-            "airflow_provider_glidemq.triggers.queue.GlideMQJobTrigger",
-            {
-                "queue_name": self.queue_name,
-                "job_id": self.job_id,
-                **self._waiting(),
-            },
-        )
+    @property
+    def what(self) -> str:
+        """The subject of the wait, for logs."""
+        return f"Job {self.job_id} of queue {self.queue_name}"
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         events = client.events(self.queue_name)

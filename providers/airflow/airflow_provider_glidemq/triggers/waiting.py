@@ -7,21 +7,22 @@ import importlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_glidemq.callbacks import acall_callbacks, event_of
-from airflow_provider_glidemq.hooks.glidemq import patience_for
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports, WaitReasons
 from airflow_provider_glidemq.ownership import seconds_of
-from airflow_provider_glidemq.parameters import in_seconds
+from airflow_provider_glidemq.parameters import Converted, Seconds, in_seconds
 from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
-    from glidemq_orchestrate import AsyncFlow, Duration, FlowStatus, NodeStatus
+    from glidemq_orchestrate import AsyncFlow, FlowStatus, NodeStatus
 
 MAX_REASON: Final = 500
 LAST_SECONDS: Final = 5.0
@@ -32,7 +33,18 @@ CALLBACK_SECONDS: Final = 1.0  # max wait for a cancelled callback
 _ending: Final[set[asyncio.Task[None]]] = set()
 
 
-class WaitingTrigger(BaseTrigger):
+class Serialized:
+    """A trigger that is a dataclass: its fields are its arguments."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the arguments, from which a triggerer recreates the trigger."""
+        kind: Any = type(self)
+        arguments = {one.name: getattr(self, one.name) for one in fields(kind) if one.init}
+        return f"{kind.__module__}.{kind.__qualname__}", arguments
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WaitingTrigger(Serialized, BaseTrigger):
     """Fires once. Failures to reach the server count as temporary for some minutes; then it fires ``error``.
 
     Args:
@@ -42,30 +54,19 @@ class WaitingTrigger(BaseTrigger):
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as possible.
     """
 
-    what = "it"
+    glidemq_conn_id: str = DEFAULT_CONN_ID
+    poll_interval: Seconds = Converted(30.0, in_seconds)
+    deadline: float | None = None
+    not_before: float | None = None
 
-    def __init__(
-        self,
-        *,
-        glidemq_conn_id: str,
-        poll_interval: Duration,
-        deadline: float | None,
-        not_before: float | None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        """Initialize the base class."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.glidemq_conn_id = glidemq_conn_id
-        self.poll_interval = in_seconds("poll_interval", poll_interval)
-        self.deadline = deadline
-        self.not_before = not_before
 
-    def _waiting(self) -> dict[str, Any]:
-        """The arguments of this class, for ``serialize``."""
-        return {
-            "glidemq_conn_id": self.glidemq_conn_id,
-            "poll_interval": self.poll_interval,
-            "deadline": self.deadline,
-            "not_before": self.not_before,
-        }
+    @property
+    def what(self) -> str:
+        """The subject of the wait, for logs."""
+        raise NotImplementedError
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""
@@ -91,7 +92,7 @@ class WaitingTrigger(BaseTrigger):
         left = None if self.deadline is None else self.deadline - time.time()
         try:
             async with asyncio.timeout(left) as timer:
-                return await self._watch_for_ever()
+                return await self._watch_patiently()
         except TimeoutError:
             if not timer.expired():
                 raise
@@ -100,7 +101,7 @@ class WaitingTrigger(BaseTrigger):
                     await self._look_once_more()
             return self._event("timeout", "the deadline has passed")
 
-    async def _watch_for_ever(self) -> dict[str, Any]:
+    async def _watch_patiently(self) -> dict[str, Any]:
         shared = await module("shared.client")
         await self._prepare()
         patience = patience_for(self.log, self.what)
