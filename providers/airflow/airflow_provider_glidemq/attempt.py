@@ -27,12 +27,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from glidemq_orchestrate.runs import Attempt, Origin, derived_id
+from glidemq_orchestrate.runs import Attempt, Origin, derived_id, short_name
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol, RuntimeTaskInstanceProtocol
@@ -43,6 +43,45 @@ ATTEMPT_LABEL: Final = "airflow_attempt"
 USER_LABELS: Final = 24  # of the 32 that a flow may have
 KILLED: Final = "the Airflow task was killed"
 _COMPLETE: Final = frozenset({"start", "max_tries", "run_after", "clears", "retries"})
+
+
+class TaskKey(NamedTuple):
+    """A task in a DAG run; ``map_index`` is -1 for a task that is not mapped."""
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int = -1
+
+    @classmethod
+    def of(cls, ti: Any) -> TaskKey:
+        """The task of a task instance."""
+        return cls(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
+
+    @classmethod
+    def in_labels(cls, labels: Mapping[str, str]) -> TaskKey:
+        """The task that has begun a flow with these labels.
+
+        Raises:
+            KeyError, ValueError: No task has begun it.
+        """
+        index = int(labels.get("map_index", "-1"))
+        return cls(labels["dag_id"], labels["task_id"], labels["run_id"], index)
+
+    def beside(self, task_id: str) -> TaskKey:
+        """Another task of the same run."""
+        return self._replace(task_id=task_id)
+
+    @property
+    def flow_id(self) -> str:
+        """The derived id of its flow."""
+        return derived_id("af", self.dag_id, self.run_id, self.task_id, str(self.map_index))
+
+    @property
+    def owner(self) -> str:
+        """The name of the task as an owner, which reasons contain; the same for all its tries."""
+        index = "" if self.map_index == -1 else f"[{self.map_index}]"
+        return short_name(f"Airflow task {self.dag_id}.{self.task_id}{index} of run {self.run_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +122,7 @@ class TaskAttempt(Attempt):
     ) -> Self:
         """The try in the context of a task."""
         return cls(
-            dag_task=flow_id_for(
-                ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index
-            ),
+            dag_task=TaskKey.of(ti).flow_id,
             number=ti.try_number,
             start=_time(run.start_date),
             max_tries=ti.max_tries,
@@ -167,11 +204,16 @@ class TaskAttempt(Attempt):
 class Began:
     """The try that started a generation, by its labels: they stay when it is restarted by hand."""
 
-    task: str
+    key: TaskKey
     number: int
     start: str
     max_tries: int
     seen: dict[str, object]
+
+    @property
+    def task(self) -> str:
+        """The identity of the task, as ``TaskAttempt.task``."""
+        return self.key.flow_id
 
     @property
     def order(self) -> tuple[str, int]:
@@ -224,20 +266,16 @@ def began(status: FlowStatus) -> Began | None:
     if labels.get("orchestrator") != "airflow" or not is_whole:
         return None
     try:
-        task = flow_id_for(
-            labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1"))
-        )
-        return Began(task, int(labels.get("try", "1")), str(start), int(str(last)), seen)
+        key, number = TaskKey.in_labels(labels), int(labels.get("try", "1"))
+        return Began(key, number, str(start), int(str(last)), seen)
     except (KeyError, ValueError):
         return None
 
 
 def begun_by(status: FlowStatus) -> str:
     """Who started a generation, for a log."""
-    labels = status.labels
-    if began(status) is None:
-        return "another client"
-    return f"Airflow task {labels['dag_id']}.{labels['task_id']} of run {labels['run_id']}"
+    by = began(status)
+    return "another client" if by is None else by.key.owner
 
 
 def _is_new_run(before: Began, now: TaskAttempt) -> bool:
@@ -311,7 +349,7 @@ def flow_id_for(dag_id: str, task_id: str, run_id: str, map_index: int = -1) -> 
         run_id: The id of the DAG run.
         map_index: The index of a mapped task; -1 for a task that is not mapped.
     """
-    return derived_id("af", dag_id, run_id, task_id, str(map_index))
+    return TaskKey(dag_id, task_id, run_id, map_index).flow_id
 
 
 LENGTH: Final = 12

@@ -21,6 +21,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from airflow_provider_glidemq.attempt import TaskKey
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.names import is_named, named_function, shown
@@ -103,10 +104,7 @@ def check_callbacks(paths: object) -> None:
 def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowEvent:
     """The event for callbacks; ``task`` is the task instance of a worker or of a trigger."""
     return FlowEvent(
-        task.dag_id,
-        task.task_id,
-        task.run_id,
-        -1 if task.map_index is None else task.map_index,
+        *TaskKey.of(task),
         task.try_number,
         status.id,
         status.generation,

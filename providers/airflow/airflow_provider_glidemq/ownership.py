@@ -8,14 +8,10 @@ no kill, timeout or triggerer ends it.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from glidemq_orchestrate import Duration, Owner, runs
 from glidemq_orchestrate.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from airflow.sdk.types import RuntimeTaskInstanceProtocol
-
 
 DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds of lease while the process of the task waits itself
@@ -49,27 +45,3 @@ def owner_of(name: str | None, lease: float | None) -> Owner | None:
 def seconds_of(lease: float | None) -> float:
     """How long the lease lasts: without a ``lease``, the longest time."""
     return runs.MAX_LEASE.total_seconds() if lease is None else lease
-
-
-def name_of(ti: RuntimeTaskInstanceProtocol | TaskKey) -> str:
-    """The owner name of a task instance, which reasons contain; the same for all its tries."""
-    index = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
-    return runs.short_name(f"Airflow task {ti.dag_id}.{ti.task_id}{index} of run {ti.run_id}")
-
-
-class TaskKey(NamedTuple):
-    """A task in a DAG run; ``map_index`` is -1 for one that is not mapped."""
-
-    dag_id: str
-    task_id: str
-    run_id: str
-    map_index: int
-
-    def of(self, task_id: str) -> TaskKey:
-        """Another task of the same run."""
-        return self._replace(task_id=task_id)
-
-    @property
-    def names(self) -> tuple[str, str, str, int]:
-        """The arguments of ``flow_id_for``."""
-        return self.dag_id, self.task_id, self.run_id, self.map_index

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow_provider_glidemq.attempt import began
+from airflow_provider_glidemq.attempt import TaskKey, began
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -20,7 +20,7 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowTimeout,
 )
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, flow_id_for
-from airflow_provider_glidemq.ownership import name_of, owner_of
+from airflow_provider_glidemq.ownership import owner_of
 from airflow_provider_glidemq.version_compat import (
     AirflowFailException,
     TaskDeferralError,
@@ -34,14 +34,13 @@ from tests.providers.airflow.builders import (
     FLOW_ID,
     QUEUE,
     Contexts,
-    FakeTask,
     Valkey,
     chain,
     event,
     operator,
 )
 
-OWNER = owner_of(name_of(FakeTask(run_id="r1")), 3600.0)  # type: ignore[arg-type]
+OWNER = owner_of(TaskKey("d", "t", "r1").owner, 3600.0)
 
 WRONG_IMPORT_STRINGS: list[str] = [
     "no.such.module:build",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import redis
+from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowTimeout
 from airflow_provider_glidemq.node_reports import Waiting
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
-from airflow_provider_glidemq.ownership import name_of
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferred
 
@@ -262,7 +262,7 @@ class TestTheTrigger:
 
 def test_names_fit_and_differ() -> None:
     def named(**fields: Any) -> str:
-        return name_of(FakeTask(**fields))  # type: ignore[arg-type]
+        return TaskKey.of(FakeTask(**fields)).owner
 
     assert named(dag_id="d", task_id="g.t", run_id="r") == "Airflow task d.g.t of run r"
     assert named(dag_id="d", task_id="t", run_id="r", map_index=3) == "Airflow task d.t[3] of run r"

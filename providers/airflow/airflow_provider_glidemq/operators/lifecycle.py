@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_glidemq.attempt import KILLED, TaskAttempt, begun_by, flow_id_for, runs_before
+from airflow_provider_glidemq.attempt import KILLED, TaskAttempt, TaskKey, begun_by, runs_before
 from airflow_provider_glidemq.callbacks import Kind, call_callbacks, event_of
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
@@ -19,14 +19,14 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowCancelled,
     GlideMQFlowFailed,
     GlideMQFlowSuperseded,
+    GlideMQFlowTimeout,
     again,
     airflow_errors,
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.node_reports import NodeReports, Waiting, holds_masked, in_block
-from airflow_provider_glidemq.operators.ending import EndingTask
 from airflow_provider_glidemq.operators.lineage import LineageTask
-from airflow_provider_glidemq.ownership import AT_WORK, DAY, lease_in_seconds, name_of, owner_of
+from airflow_provider_glidemq.ownership import AT_WORK, DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import check_parameters, default_deferrable, in_seconds
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
@@ -49,7 +49,7 @@ XCOM_FLOW_ID: Final = "glidemq_flow_id"
 BACKSTOP: Final = timedelta(seconds=60)
 
 
-class FlowTask(EndingTask, LineageTask):
+class FlowTask(LineageTask):
     """A task that runs one flow: submits or continues it, waits for its end, and ends as the flow does.
 
     Subclasses define the flow and what the task returns. See ``GlideMQFlowOperator`` for the rest.
@@ -157,15 +157,16 @@ class FlowTask(EndingTask, LineageTask):
             ti = context["ti"]
             if ti.try_number > ti.max_tries:
                 reason = "the Airflow task could not wait for it and has no retry left"
-                with self._ending(self._id(ti)):
-                    self._cancel_own(self._run_of(context), reason)
+                with contextlib.suppress(runs.NotOwned):
+                    self._cancel(self._run_of(context), reason)
             raise
 
     def on_kill(self) -> None:
         """Cancel the flow when the worker process must stop; never a flow that a later try has begun."""
         self._is_killed = True
         if self._run is not None and self.cancel_on_kill:
-            self._cancel_begun(self._run, KILLED)
+            with contextlib.suppress(runs.NotOwned):
+                self._cancel(self._run, KILLED, is_current=False)
 
     # -- how the flow is found and described -----------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class FlowTask(EndingTask, LineageTask):
         given: Any = self.flow_id
         if isinstance(given, int) and not isinstance(given, bool):  # rendered natively
             return str(given)
-        return given or flow_id_for(ti.dag_id, ti.task_id, ti.run_id, _map_index(ti))
+        return given or TaskKey.of(ti).flow_id
 
     def _attempt(self, context: Context) -> TaskAttempt:
         ti = context["ti"]
@@ -189,7 +190,7 @@ class FlowTask(EndingTask, LineageTask):
         run = self._run = runs.OrchestratedRun(
             attempt=attempt or self._attempt(context),
             flow_id=self._id(ti),
-            owner=owner_of(name_of(ti), lease) if self.cancel_on_kill else None,
+            owner=owner_of(TaskKey.of(ti).owner, lease) if self.cancel_on_kill else None,
             on_existing=self.on_existing,
             require_workers=self.require_workers,
             patience=runs.NO_PATIENCE,
@@ -205,19 +206,11 @@ class FlowTask(EndingTask, LineageTask):
         ti = context["ti"]
         with airflow_errors():
             spec = self._described(context)
-        with airflow_errors():
             check_labels(spec)
-        labels = {
-            **spec.labels,
-            "orchestrator": "airflow",
-            "dag_id": ti.dag_id,
-            "task_id": ti.task_id,
-            "run_id": ti.run_id,
-            "map_index": str(_map_index(ti)),
-            "try": str(ti.try_number),
-        }
+        key = {name: str(part) for name, part in TaskKey.of(ti)._asdict().items()}
         known = attempt.label(is_owned=self.cancel_on_kill, group=self._group)
-        return replace(spec, labels=labels | known)
+        ours = {"orchestrator": "airflow", **key, "try": str(ti.try_number), **known}
+        return replace(spec, labels={**spec.labels, **ours})
 
     def _log_begun(self, flow: Flow, spec: FlowSpec) -> None:
         begun: Beginning | None = None if self._run is None else self._run.begun
@@ -370,6 +363,40 @@ class FlowTask(EndingTask, LineageTask):
             return None
         return (ti.start_date + self.execution_timeout).timestamp()
 
+    def _time_out(self, context: Context, flow_id: str) -> NoReturn:
+        reason = "the Airflow task's execution_timeout has passed"
+        try:
+            status = self._cancel(self._run_of(context), reason) if self.cancel_on_kill else None
+        except runs.NotOwned as exc:
+            raise GlideMQFlowTimeout(flow_id, f". It continues: {exc}") from exc
+        if status is not None:
+            self._notify("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
+        progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
+        raise GlideMQFlowTimeout(flow_id, progress, again(flow_id))
 
-def _map_index(ti: RuntimeTaskInstanceProtocol) -> int:
-    return -1 if ti.map_index is None else ti.map_index
+    def _cancel(self, run: OrchestratedRun, reason: str, *, is_current: bool = True) -> FlowStatus | None:
+        """Cancel the current generation, or that of this try; returns the earlier status.
+
+        Failures are logged: the task ends anyway.
+
+        Raises:
+            NotOwned: The generation does not run for this task.
+        """
+        try:
+            with self._producer() as producer:
+                if is_current:
+                    run.current(producer)
+                if (status := run.cancel(producer, reason)) is not None:
+                    was = status.state.value
+                    self.log.info("Flow %s was %s and is cancelled: %s", run.flow_id, was, reason)
+                return status
+        except FlowNotFound:
+            return None
+        except (Superseded, runs.NotOwned) as exc:
+            self.log.info("Flow %s is not cancelled: %s", run.flow_id, exc)
+            if isinstance(exc, runs.NotOwned):
+                raise
+        except GlideMQError:
+            advice = "Flow %s could not be cancelled; cancel it with: glidemq flow cancel %s"
+            self.log.exception(advice, run.flow_id, run.flow_id)
+        return None

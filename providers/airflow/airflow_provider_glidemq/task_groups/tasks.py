@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.description import check_description
 from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, again_in_group, airflow_errors
 from airflow_provider_glidemq.group_flow import GROUP_LABEL, XCOM_LAUNCHED, flow_of, ordered
@@ -184,7 +185,7 @@ class GlideMQNodeMonitor(BaseOperator):
                 ends_task=not self._needs_worker,
                 resumes_failed=self._tells_failure,
                 not_before=time.time() + SECONDS_DEFERRED,
-                place=[ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index],
+                place=list(TaskKey.of(ti)),
                 attempt=ti.max_tries - (self.retries or 0) + 1,  # a clear raises it, a retry does not
             ),
             method_name="execute_complete",

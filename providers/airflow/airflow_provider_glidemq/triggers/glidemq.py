@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_glidemq.attempt import flow_id_for, is_taken_over
+from airflow_provider_glidemq.attempt import TaskKey, is_taken_over
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.ownership import lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
@@ -104,9 +104,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
     # -- waiting ---------------------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        if self.cancel_on_kill and (place := self._place()):
-            tasks = await module("shared.tasks")
-            tasks.prepare(tasks.Task(*place[:3]), place[3])
+        if self.cancel_on_kill and self.task_instance is not None:
+            (await module("shared.tasks")).prepare(TaskKey.of(self.task_instance))
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         try:
@@ -174,25 +173,12 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 raise FlowNotFound(f"flow {self.flow_id} is no longer on the server")
             await asyncio.sleep(self.poll_interval)
         if self.generation is not None and flow.generation > self.generation:
-            if (task := self._task()) and is_taken_over(task, self.generation, await client.history(flow)):
+            ti, history = self.task_instance, await client.history(flow)
+            if ti is not None and is_taken_over(TaskKey.of(ti).flow_id, self.generation, history):
                 raise _TakenOver
             self.log.info("Flow %s was restarted: waiting for generation %d", self.flow_id, flow.generation)
         self.generation = flow.generation
         return flow
-
-    def _place(self) -> tuple[str, str, int, str] | None:
-        """The DAG, task, map index and run of the waiting task."""
-        task = self.task_instance
-        if task is None:
-            return None
-        return task.dag_id, task.task_id, -1 if task.map_index is None else task.map_index, task.run_id
-
-    def _task(self) -> str | None:
-        """The waiting task, as labels of flows name it."""
-        if (place := self._place()) is None:
-            return None
-        dag_id, task_id, map_index, run_id = place
-        return flow_id_for(dag_id, task_id, run_id, map_index)
 
     def _log_progress(self, status: FlowStatus) -> bool:
         completed, at = self._logged
@@ -230,14 +216,13 @@ class GlideMQFlowTrigger(WaitingTrigger):
 
     async def _reason(self) -> str | None:
         """Why the flow ends with its task; None if a try of the task continues, or is about to start."""
-        if (place := self._place()) is None:
+        if self.task_instance is None:
             raise RuntimeError("the trigger has no task")
-        tasks = await module("shared.tasks")
-        states = await tasks.states_of(tasks.Task(*place[:3]), [place[3]])
-        state: str | None = states.get(place[3])
+        tasks, key = await module("shared.tasks"), TaskKey.of(self.task_instance)
+        state: str | None = (await tasks.states_of(key, [key.run_id])).get(key.run_id)
         if state is not None and state not in tasks.ENDED:
             return None
-        with_its_run = await tasks.is_ended_with_its_run(place[0], place[3], state)
+        with_its_run = await tasks.is_ended_with_its_run(key, state)
         found: str = tasks.reason_of("the Airflow task", state, with_its_run=with_its_run)
         return found
 

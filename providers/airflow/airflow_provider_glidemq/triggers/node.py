@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.group_flow import (
     LAUNCH_SECONDS,
@@ -30,7 +30,7 @@ from airflow_provider_glidemq.group_flow import (
     to_start_over,
 )
 from airflow_provider_glidemq.node_reports import WITHHELD, NodeReports
-from airflow_provider_glidemq.ownership import DAY, TaskKey, lease_in_seconds, name_of, owner_of
+from airflow_provider_glidemq.ownership import DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
 from airflow_provider_glidemq.triggers.nodes import EndedEarly, NodeEnd, TaskNodes
 from airflow_provider_glidemq.triggers.waiting import (
@@ -232,7 +232,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
             await task.remember(replace(before, starts_over=task.attempt, again=names))
             part = f"{len(names)} of {len(nodes.shown)} nodes" if self.is_expanded else "it"
             self.log.info("%s was cleared: %s runs again, and the nodes after it", self.node, part)
-            request = f"airflow:{flow_id_for(*task.place.names)}/try {task.attempt}"
+            request = f"airflow:{task.place.flow_id}/try {task.attempt}"
             await nodes.start_over(names, request, "the Airflow task was cleared")
             await nodes.read()
         elif others and may_be_marked(nodes.shown):
@@ -314,7 +314,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
         if state is None or state not in tasks.ENDED:
             self.log.info("The task is %s, so its nodes continue", state)
             return
-        with_its_run = await tasks.is_ended_with_its_run(task.place.dag_id, task.place.run_id, state)
+        with_its_run = await tasks.is_ended_with_its_run(task.place, state)
         reason = tasks.reason_of(f"the Airflow task {task_id}", state, with_its_run=with_its_run)
         has_ended = self.group and tasks.ENDED.issuperset(states.values())
         try:
@@ -340,7 +340,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
         made = await module("shared.tasks")
         ti, place, attempt = self.task_instance, self.place, self.attempt
         if ti is not None:
-            place = [ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index]
+            place = TaskKey.of(ti)
             attempt = ti.try_number if attempt is None else attempt
         if place is None or attempt is None:
             raise RuntimeError("the trigger has no task")
@@ -349,7 +349,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
 
     def _owner(self, task: GroupTask) -> str | None:
         """The owner that launch has set; None: the flow keeps running without the task."""
-        return name_of(task.place.of(self.launch)) if self.cancel_on_kill else None
+        return task.place.beside(self.launch).owner if self.cancel_on_kill else None
 
 
 def _ended(nodes: Sequence[NodeStatus]) -> int:

@@ -17,9 +17,10 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTaskEndEvent, TriggerEvent
 from airflow_provider_glidemq import node_reports
+from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.group_flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator
-from airflow_provider_glidemq.ownership import TaskKey, name_of, owner_of
+from airflow_provider_glidemq.ownership import owner_of
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.task_groups.tasks import GlideMQLaunchOperator
@@ -34,7 +35,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Worker
 from tests.providers.airflow.builders import QUEUE, FakeTask, Valkey
 
 Submit = Callable[..., Any]
-OWNER = owner_of(name_of(TaskKey("d", "etl.launch", "r1", -1)), 3600.0)
+OWNER = owner_of(TaskKey("d", "etl.launch", "r1").owner, 3600.0)
 
 
 @dataclass

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import TaskAttempt, flow_id_for
+from airflow_provider_glidemq.attempt import TaskAttempt, TaskKey
 from airflow_provider_glidemq.group_flow import GROUP_LABEL
-from airflow_provider_glidemq.ownership import name_of, owner_of
+from airflow_provider_glidemq.ownership import owner_of
 from airflow_provider_glidemq.triggers.shared.reconciler import Reconciler
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
@@ -43,8 +43,8 @@ async def flow(producer: AsyncFlowProducer) -> AsyncFlow:
         FlowNode("b[0]", queue=QUEUE, job="j", rule="all_done", after=["a"]),
     ]
     spec = FlowSpec("f", nodes, labels=labels)
-    owner = owner_of(name_of(ti), 3600.0)
-    return await producer.submit(spec, flow_id=flow_id_for("d", "etl.launch", "r1"), owner=owner)
+    owner = owner_of(TaskKey.of(ti).owner, 3600.0)
+    return await producer.submit(spec, flow_id=TaskKey.of(ti).flow_id, owner=owner)
 
 
 async def states(flow: AsyncFlow) -> list[str]:

@@ -17,10 +17,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from airflow_provider_glidemq.attempt import began
+from airflow_provider_glidemq.attempt import Began, TaskKey, began
 from airflow_provider_glidemq.group_flow import GROUP_LABEL, is_node_of
-from airflow_provider_glidemq.ownership import TaskKey, name_of
-from airflow_provider_glidemq.triggers.shared.tasks import ENDED, Task, states_in_run, states_of
+from airflow_provider_glidemq.triggers.shared.tasks import ENDED, states_in_run, states_of
 from glidemq_orchestrate import AsyncFlowProducer, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError, StateError
 from glidemq_orchestrate.runs import NotOwned, adrive, cancel_owned, check_owned
@@ -61,38 +60,35 @@ class Reconciler:
 
     async def look(self) -> None:
         """Cancel each running flow whose task has ended."""
-        flows: dict[Task, dict[str, FlowStatus]] = defaultdict(dict)
+        flows: dict[TaskKey, dict[TaskKey, FlowStatus]] = defaultdict(dict)
         checks: list[Callable[[], Awaitable[None]]] = []
-        for status in await self._unwatched():
-            labels = status.labels
-            if (by := began(status)) and by.seen.get("group") and GROUP_LABEL in labels:
-                checks.append(partial(self._check_group, status))
-                continue
-            task = Task(labels["dag_id"], labels["task_id"], int(labels.get("map_index", "-1")))
-            flows[task][labels["run_id"]] = status
+        for by, status in await self._unwatched():
+            if by.seen.get("group") and GROUP_LABEL in status.labels:
+                checks.append(partial(self._check_group, by.key, status))
+            else:
+                flows[by.key._replace(run_id="")][by.key] = status
         checks += [partial(self._check_task, task, of_runs) for task, of_runs in flows.items()]
         await _each(checks)
 
-    async def _check_task(self, task: Task, of_runs: Mapping[str, FlowStatus]) -> None:
-        states = await states_of(task, list(of_runs))
-        for run_id, status in of_runs.items():
-            if (state := states.get(run_id)) in ENDED and status.id not in self._watched():
-                await self._cancel(status, state)
+    async def _check_task(self, task: TaskKey, of_runs: Mapping[TaskKey, FlowStatus]) -> None:
+        states = await states_of(task, [key.run_id for key in of_runs])
+        for key, status in of_runs.items():
+            if (state := states.get(key.run_id)) in ENDED and status.id not in self._watched():
+                await self._cancel(key, status, state)
 
-    async def _check_group(self, status: FlowStatus) -> None:
+    async def _check_group(self, launch: TaskKey, status: FlowStatus) -> None:
         """End the nodes of a task group that would outlive it: their tasks have failed or were skipped.
 
         Nodes of a successful task may run again after an upstream task was cleared.
         """
-        labels = status.labels
-        group, dag_id, run_id = labels[GROUP_LABEL], labels["dag_id"], labels["run_id"]
-        states = await states_in_run(dag_id, run_id, int(labels.get("map_index", "-1")), (), group)
+        group = status.labels[GROUP_LABEL]
+        states = await states_in_run(launch, (), group)
         if not states or not ENDED.issuperset(states.values()) or status.id in self._watched():
             return
         tasks = [task.removeprefix(f"{group}.") for task, state in states.items() if state != "success"]
         try:
             flow = await self._producer.get(status.id)
-            check_owned(flow.id, _owner(status), await flow.owners())
+            check_owned(flow.id, launch.owner, await flow.owners())
             names = [
                 node.name
                 for node in await flow.nodes()
@@ -105,9 +101,9 @@ class Reconciler:
         except (GlideMQError, NotOwned) as exc:
             logger.debug("flow %s is not changed: %s", status.id, exc)
 
-    async def _unwatched(self) -> list[FlowStatus]:
+    async def _unwatched(self) -> list[tuple[Began, FlowStatus]]:
         """The running flows that must end with their tasks, and that no trigger watches here."""
-        found: list[FlowStatus] = []
+        found: list[tuple[Began, FlowStatus]] = []
         page, last = PAGE, None
         while page == PAGE:
             flows = await self._producer.list(
@@ -115,15 +111,14 @@ class Reconciler:
             )
             page, last = len(flows), flows[-1] if flows else None
             watched = self._watched()
-            found += [
-                one for one in flows if one.id not in watched and (by := began(one)) and by.seen.get("owned")
-            ]
+            begun = [(by, one) for one in flows if one.id not in watched and (by := began(one))]
+            found += [(by, one) for by, one in begun if by.seen.get("owned")]
         return found if len(found) <= MAX else random.sample(found, MAX)
 
-    async def _cancel(self, status: FlowStatus, state: str | None) -> None:
+    async def _cancel(self, task: TaskKey, status: FlowStatus, state: str | None) -> None:
         reason = f"its Airflow task has ended (state: {state}) while no trigger watched it"
         try:
-            made = cancel_owned(self._producer, status.id, status.generation, reason, owner=_owner(status))
+            made = cancel_owned(self._producer, status.id, status.generation, reason, owner=task.owner)
             await adrive(made)
         except (StateError, NotOwned) as exc:  # it has ended, was restarted, or has another owner
             logger.debug("flow %s is not cancelled: %s", status.id, exc)
@@ -151,11 +146,3 @@ async def _each(checks: list[Callable[[], Awaitable[None]]]) -> None:
             logger.debug("a flow was not compared with its task: %s", exc)
         else:
             failed = 0
-
-
-def _owner(status: FlowStatus) -> str:
-    """The owner name of the task that has begun a flow."""
-    labels = status.labels
-    return name_of(
-        TaskKey(labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1")))
-    )

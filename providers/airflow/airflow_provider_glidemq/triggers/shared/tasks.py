@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.execution_time.xcom import XCom
 from asgiref.sync import sync_to_async
 
+from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.group_flow import LAUNCH_SECONDS, RETURN_VALUE, XCOM_LAUNCHED, NotLaunched, Seen
-from airflow_provider_glidemq.ownership import TaskKey
 from glidemq_orchestrate.runs import reconnect_pauses
 
 if TYPE_CHECKING:
@@ -30,14 +30,6 @@ T = TypeVar("T")
 
 ENDED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 RUNS_AT_ONCE: Final = 50
-
-
-class Task(NamedTuple):
-    """A task of a DAG, in any of its runs; ``map_index`` is -1 for one that is not mapped."""
-
-    dag_id: str
-    task_id: str
-    map_index: int
 
 
 async def ask(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -50,21 +42,21 @@ async def ask(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return await asyncio.shield(sync_to_async(call)(*args, **kwargs))
 
 
-def prepare(task: Task, run_id: str) -> None:
+def prepare(task: TaskKey) -> None:
     """Make one call per process and ignore its response, so that later calls are fast."""
     if not _asked:
-        _asked.append(asyncio.get_running_loop().create_task(_ignored(task, run_id), context=Context()))
+        _asked.append(asyncio.get_running_loop().create_task(_ignored(task), context=Context()))
 
 
 _asked: Final[list[asyncio.Task[None]]] = []
 
 
-async def _ignored(task: Task, run_id: str) -> None:
+async def _ignored(task: TaskKey) -> None:
     with suppress(Exception):
-        await states_of(task, [run_id])
+        await states_of(task, [task.run_id])
 
 
-async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | None]:
+async def states_of(task: TaskKey, run_ids: Sequence[str]) -> Mapping[str, str | None]:
     """The state of the task in each of these runs; None where it has none yet. Runs without it are left out.
 
     Raises:
@@ -73,38 +65,47 @@ async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | No
     found: dict[str, str | None] = {}
     for first in range(0, len(run_ids), RUNS_AT_ONCE):
         part = list(run_ids[first : first + RUNS_AT_ONCE])
-        found |= await ask(_ask, task, part)
+        states = await _states(task, part, task_ids=[task.task_id])
+        found |= {run_id: state for run_id, of_run in states.items() for state in of_run.values()}
     return found
 
 
 async def states_in_run(
-    dag_id: str, run_id: str, map_index: int, task_ids: Sequence[str], group: str | None = None
+    task: TaskKey, task_ids: Sequence[str], group: str | None = None
 ) -> Mapping[str, str | None]:
-    """The states of several tasks of one run and of a group, by task id; missing tasks have no entry.
+    """The states of several tasks of a run and of a group, by task id; missing tasks have no entry.
 
     Raises:
         Exception: See ``states_of``.
     """
-    states = await ask(
+    states = await _states(task, [task.run_id], task_ids=list(task_ids) or None, task_group_id=group)
+    suffix = f"_{task.map_index}" if task.map_index >= 0 else ""
+    return {name.removesuffix(suffix): state for name, state in states.get(task.run_id, {}).items()}
+
+
+async def _states(task: TaskKey, run_ids: list[str], **chosen: Any) -> dict[str, dict[str, str | None]]:
+    """The states of the chosen tasks beside a task, by run and task."""
+    found = await ask(
         RuntimeTaskInstance.get_task_states,
-        dag_id=dag_id,
-        run_ids=[run_id],
-        map_index=map_index,
-        task_ids=list(task_ids) or None,
-        task_group_id=group,
+        dag_id=task.dag_id,
+        map_index=task.map_index,
+        run_ids=run_ids,
+        **chosen,
     )
-    suffix = f"_{map_index}" if map_index >= 0 else ""
     return {
-        task_id.removesuffix(suffix): None if state is None else str(getattr(state, "value", state))
-        for task_id, state in states.get(run_id, {}).items()
+        run_id: {
+            name: None if state is None else str(getattr(state, "value", state))
+            for name, state in of_run.items()
+        }
+        for run_id, of_run in found.items()
     }
 
 
-async def is_ended_with_its_run(dag_id: str, run_id: str, state: str | None) -> bool:
+async def is_ended_with_its_run(task: TaskKey, state: str | None) -> bool:
     """Whether Airflow has ended a task that is in this state, as its DAG run has failed; never fails."""
     if state == "skipped":
         with suppress(Exception):  # depends on the release; then the cause is unknown
-            run = await ask(RuntimeTaskInstance.get_dagrun_state, dag_id, run_id)
+            run = await ask(RuntimeTaskInstance.get_dagrun_state, task.dag_id, task.run_id)
             return str(getattr(run, "value", run)) == "failed"
     return False
 
@@ -116,17 +117,6 @@ def reason_of(what: str, state: str | None, *, with_its_run: bool) -> str:
     if state == "skipped":
         return f"{what} was skipped by Airflow or a user"
     return f"{what} was ended by a user (state: {state or 'none'})"
-
-
-def _ask(task: Task, run_ids: list[str]) -> dict[str, str | None]:
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=task.dag_id, task_ids=[task.task_id], run_ids=run_ids, map_index=task.map_index
-    )
-    return {
-        run_id: None if state is None else str(getattr(state, "value", state))
-        for run_id, of_run in states.items()
-        for state in of_run.values()
-    }
 
 
 logger = logging.getLogger(__name__)
@@ -157,10 +147,7 @@ class GroupTask:
         Raises:
             Exception: Airflow does not respond.
         """
-        place = self.place
-        return await _patiently(
-            lambda: states_in_run(place.dag_id, place.run_id, place.map_index, task_ids, group)
-        )
+        return await _patiently(lambda: states_in_run(self.place, task_ids, group))
 
     async def is_preceded(self, task_ids: Sequence[str]) -> bool:
         """Whether any of these tasks has not ended: it may have been cleared together with this task."""
@@ -187,11 +174,11 @@ class GroupTask:
 
     async def remember(self, seen: Seen) -> None:
         """Store the record of this try."""
-        await self._write(self.place.of(self.launch), _seen(self.node), seen.stored())
+        await self._write(self.place.beside(self.launch), _seen(self.node), seen.stored())
 
     async def remember_mark(self, node: str, ended: Sequence[NodeStatus]) -> None:
         """Store the end of the nodes of another task of the group, which was marked."""
-        key, launch = _seen(node), self.place.of(self.launch)
+        key, launch = _seen(node), self.place.beside(self.launch)
         if (seen := Seen.read(await self._read(key))) is not None:
             await self._write(launch, key, seen.at(ended).stored())
 
@@ -205,7 +192,7 @@ class GroupTask:
             await ask(XCom.delete, key=RETURN_VALUE, **self.place._asdict())
 
     async def _read(self, key: str) -> Any:
-        place = self.place.of(self.launch)._asdict()
+        place = self.place.beside(self.launch)._asdict()
         return await _patiently(lambda: ask(XCom.get_one, key=key, **place))
 
     async def _write(self, place: TaskKey, key: str, value: Any, length: int | None = None) -> None:
