@@ -8,7 +8,6 @@ worker is lost, and stays ``STARTING`` until Dagster's ``start_timeout_seconds``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -28,7 +27,7 @@ from dagster_glidemq.private import (
     RunLauncher,
     WorkerStatus,
 )
-from dagster_glidemq.queues import KEEP, MARGIN_SECONDS, Overdue, Queues, why_lost
+from dagster_glidemq.queues import MARGIN_SECONDS, Overdue, Queues, why_lost
 from dagster_glidemq.step_handler import JOB_ID, QUEUE
 from dagster_glidemq.step_job import (
     JOB_TAG,
@@ -159,15 +158,15 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
             EngineEventData(metadata={"glidemq/job": dg.MetadataValue.url(link)} if link else {}),
         )
         location, storage = location_of(run.job_code_origin), storage_of(self._instance)
-        job = RunJob(run.run_id, location, resume > 0, storage, self._grace)
-        options = replace(
-            place.options,
-            job_id=job_id,
-            lease=self._lease,
-            remove_on_complete=KEEP,
-            remove_on_fail=KEEP,
+        job = RunJob(
+            run_id=run.run_id,
+            location=location,
+            storage=storage,
+            grace_seconds=self._grace,
+            resume=resume > 0,
         )
-        self._queues.add(place.queue, NewJob(RUN_JOB, job.payload(), options=options))
+        new = NewJob(RUN_JOB, job.payload(), options=place.options)
+        self._queues.add(place.queue, new, job_id=job_id, lease=self._lease)
 
     def terminate(self, run_id: str) -> bool:
         """Revoke the job of a run and those of its steps. Returns whether there was any. Repeatable.

@@ -151,8 +151,11 @@ __all__ = [
 ]
 
 
-def import_commands() -> None:
-    """Import Dagster's commands, which takes a second: warm processes do it before they fork."""
+def import_commands() -> ModuleType:
+    """Import Dagster's commands, which takes some time: warm processes do it before they fork."""
+    from dagster._cli import api  # noqa: PLC0415
+
+    return api
 
 
 def execute_step(

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -44,8 +45,8 @@ class Queues:
         """The dashboard page of the job; empty without a dashboard."""
         return self._connection.link(queue=queue, job_id=job_id)
 
-    def add(self, queue: str, job: NewJob) -> None:
-        """Add a job under a given id. A waiting or running job with that id stays; an ended one is replaced.
+    def add(self, queue: str, job: NewJob, *, job_id: str, lease: timedelta) -> None:
+        """Add a job under this id. A waiting or running job with that id stays; an ended one is replaced.
 
         Repeatable. After a kill the job exists or does not; the health check of the step or run detects
         which.
@@ -53,7 +54,10 @@ class Queues:
         Raises:
             TransportError: The server cannot be reached for longer than ``patience``.
         """
-        self.patience(lambda: self._added(self.of(queue), job))
+        options = replace(
+            job.options, job_id=job_id, lease=lease, remove_on_complete=KEEP, remove_on_fail=KEEP
+        )
+        self.patience(lambda: self._add(self.of(queue), job_id, replace(job, options=options)))
 
     def read(self, queue: str, job_id: str) -> Job | None:
         """Read a job; None if there is none.
@@ -101,8 +105,7 @@ class Queues:
             queue.close()
 
     @staticmethod
-    def _added(queue: Queue, job: NewJob) -> None:
-        job_id = str(job.options.job_id)
+    def _add(queue: Queue, job_id: str, job: NewJob) -> None:
         if queue.add_many([job]) != [None]:
             return
         with suppress(JobNotFound):  # it was removed in between

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -31,8 +30,17 @@ from dagster_glidemq.private import (
     StepHandler,
     StepHandlerContext,
 )
-from dagster_glidemq.queues import KEEP, JobStates, Overdue, Queues, why_lost
-from dagster_glidemq.step_job import STEP_JOB, Placement, StepJob, place_of_step, step_job_id, storage_of
+from dagster_glidemq.queues import JobStates, Overdue, Queues, why_lost
+from dagster_glidemq.step_job import (
+    STEP_JOB,
+    Placement,
+    StepJob,
+    location_of,
+    packed,
+    place_of_step,
+    step_job_id,
+    storage_of,
+)
 from glidemq_orchestrate import JobState, NewJob
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.runs import JsonLike
@@ -95,17 +103,10 @@ class GlideMQStepHandler(StepHandler):
             message=f"Queued glide-mq job {step.job_id} in queue {step.place.queue}.",
             metadata=metadata,
         )
-        options = replace(
-            step.place.options,
-            job_id=step.job_id,
-            lease=self._lease,
-            remove_on_complete=KEEP,
-            remove_on_fail=KEEP,
-        )
         if self._storage is None:
             self._storage = storage_of(step_handler_context.instance)
-        payload = step.payload(self._storage, self._grace)
-        self._queues.add(step.place.queue, NewJob(STEP_JOB, payload, options=options))
+        new = NewJob(STEP_JOB, step.payload(self._storage, self._grace), options=step.place.options)
+        self._queues.add(step.place.queue, new, job_id=step.job_id, lease=self._lease)
         self._states.add(step.place.queue, step.job_id)
 
     def check_step_health(self, step_handler_context: StepHandlerContext) -> CheckStepHealthResult:
@@ -188,12 +189,12 @@ class _Step:
     def payload(self, storage: str, grace: float) -> JsonLike:
         """The payload for the worker."""
         arguments = self._arguments
-        return StepJob.of(
-            arguments.run_id,
-            self.key,
-            origin=arguments.job_origin,
-            retry_mode=arguments.retry_mode or RetryMode.DISABLED,
-            known_state=arguments.known_state,
+        return StepJob(
+            run_id=arguments.run_id,
+            step_key=self.key,
+            location=location_of(arguments.job_origin),
+            retry_mode=(arguments.retry_mode or RetryMode.DISABLED).value,
+            known_state=packed(arguments.known_state),
             storage=storage,
             grace_seconds=grace,
         ).payload()

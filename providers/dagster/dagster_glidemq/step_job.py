@@ -13,9 +13,10 @@ import hashlib
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import dagster as dg
+from pydantic import BaseModel, Field, ValidationError
 
 from dagster_glidemq.durations import in_seconds
 from dagster_glidemq.private import (
@@ -65,59 +66,68 @@ def storage_of(instance: dg.DagsterInstance) -> str:
     return str(found())
 
 
-@dataclass(frozen=True, slots=True)
-class StepJob:
-    """The payload from which a worker runs a step.
+class Payload(BaseModel, frozen=True, strict=True):
+    """The common fields of ``StepJob`` and ``RunJob``.
 
     Attributes:
         run_id: The run, which the worker's Dagster instance must have.
-        step_key: The step.
         location: ``location_of`` its code.
-        retry_mode: What happens to a step that requests a retry.
-        known_state: The state of the run so far, packed.
         storage: ``storage_of`` the instance: if an instance with this storage lacks the run, the run was
             deleted.
-        grace_seconds: How long the step may take to end after an interrupt; then it is killed.
+        grace_seconds: How long it may take to end after an interrupt; then it is killed.
     """
 
     run_id: str
-    step_key: str
     location: str
-    retry_mode: str
-    known_state: str
     storage: str
-    grace_seconds: float
+    grace_seconds: float = Field(ge=0, le=86_400)
 
     @classmethod
-    def of(  # noqa: PLR0913  what a step is
-        cls,
-        run_id: str,
-        step_key: str,
-        *,
-        origin: JobPythonOrigin,
-        retry_mode: RetryMode,
-        known_state: KnownExecutionState | None,
-        storage: str,
-        grace_seconds: float,
-    ) -> StepJob:
-        """The job of a step."""
-        text = serialize_value(known_state or KnownExecutionState())
-        packed = base64.b64encode(zlib.compress(text.encode())).decode()
-        return cls(run_id, step_key, location_of(origin), retry_mode.value, packed, storage, grace_seconds)
-
-    @classmethod
-    def read(cls, data: object) -> StepJob:
+    def read(cls, data: object) -> Self:
         """Read a payload.
 
         Raises:
             ValueError: It is none; the message does not show it.
         """
-        fields = _fields(data, {name: str for name in cls.__slots__ if name != "grace_seconds"})
-        return cls(**fields, grace_seconds=_grace(data))
+        try:
+            return cls.model_validate(data)
+        except ValidationError as exc:
+            wrong = [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in exc.errors()]
+            raise ValueError(f"the payload is invalid: {'; '.join(wrong)}") from None
 
     def payload(self) -> JsonLike:
         """The payload of the job."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return self.model_dump()
+
+
+class RunJob(Payload, frozen=True, strict=True):
+    """The payload from which a worker runs a run.
+
+    Attributes:
+        resume: Whether the run resumes after its worker was lost.
+    """
+
+    resume: bool
+
+
+def packed(state: KnownExecutionState | None) -> str:
+    """The state of a run as a text, for ``StepJob``."""
+    text = serialize_value(state or KnownExecutionState())
+    return base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+class StepJob(Payload, frozen=True, strict=True):
+    """The payload from which a worker runs a step.
+
+    Attributes:
+        step_key: The step.
+        retry_mode: What happens to a step that requests a retry.
+        known_state: The state of the run so far, packed.
+    """
+
+    step_key: str
+    retry_mode: str
+    known_state: str
 
     def unpacked_state(self) -> KnownExecutionState:
         """The unpacked state of the run.
@@ -138,56 +148,6 @@ class StepJob:
             ValueError: There is no retry mode of this name.
         """
         return RetryMode(self.retry_mode)
-
-
-@dataclass(frozen=True, slots=True)
-class RunJob:
-    """The payload from which a worker runs a run.
-
-    Attributes:
-        run_id: The run, which the worker's Dagster instance must have.
-        location: ``location_of`` its code.
-        resume: Whether the run resumes after its worker was lost.
-        storage, grace_seconds: See ``StepJob``.
-    """
-
-    run_id: str
-    location: str
-    resume: bool
-    storage: str
-    grace_seconds: float
-
-    @classmethod
-    def read(cls, data: object) -> RunJob:
-        """Read a payload.
-
-        Raises:
-            ValueError: It is none; the message does not show it.
-        """
-        fields = _fields(data, {"run_id": str, "location": str, "resume": bool, "storage": str})
-        return cls(**fields, grace_seconds=_grace(data))
-
-    def payload(self) -> JsonLike:
-        """The payload of the job."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-def _fields(data: object, kinds: Mapping[str, type]) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise ValueError("the payload is not an object")  # noqa: TRY004  one error for all
-    for name, kind in kinds.items():
-        if not isinstance(data.get(name), kind):
-            raise ValueError(  # noqa: TRY004  one error for all
-                f"{name} in the payload is missing, or not of the type {kind.__name__}"
-            )
-    return {name: data[name] for name in kinds}
-
-
-def _grace(data: Any) -> float:
-    seconds = data.get("grace_seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 86_400:
-        raise ValueError("grace_seconds in the payload is missing, or not 0 to 86400")
-    return float(seconds)
 
 
 QUEUE_TAG: Final = "dagster-glidemq/queue"

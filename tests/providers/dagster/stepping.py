@@ -14,12 +14,17 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
+from dagster_glidemq.step_job import RunJob
 
 from glidemq_orchestrate import EmbeddedServer, Queue
 from glidemq_orchestrate.testing.plugin import own_database
 from tests.processes import spawned
 
 MODULE = "tests.providers.dagster.steps_app"
+
+
+def run_job(run_id: str, location: str = "") -> RunJob:
+    return RunJob(run_id=run_id, location=location, storage="", grace_seconds=1.0, resume=False)
 
 
 @dataclass

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import signal
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,16 +14,15 @@ from dagster._core.execution.plan.objects import StepFailureData, StepRetryData,
 from dagster._core.execution.plan.outputs import StepOutputData, StepOutputHandle
 from dagster._core.execution.plan.state import KnownExecutionState
 from dagster._core.execution.retries import RetryMode
-from dagster._serdes import serialize_value
 from dagster._utils.error import SerializableErrorInfo  # type: ignore[attr-defined]
 from dagster_glidemq.attempts import Attempts, StepAttempt
-from dagster_glidemq.step_job import RunJob, StepJob
+from dagster_glidemq.step_job import StepJob, packed
 from dagster_glidemq.warm.execution import Execution
 from dagster_glidemq.warm.processes import EndedRuns, WarmProcesses
 from dagster_glidemq.warm.sources import Sources
 
 from glidemq_orchestrate.worker.handlers.context import Cancelled
-from tests.providers.dagster.stepping import wait_for
+from tests.providers.dagster.stepping import run_job, wait_for
 
 RUN = "11111111-1111-1111-1111-111111111111"
 JOB = f"run.{RUN}.0"
@@ -99,8 +96,15 @@ def write(instance: dg.DagsterInstance, *events: DagsterEvent) -> None:
 
 def job_of_step(attempt: int) -> StepJob:
     state = KnownExecutionState(previous_retry_attempts={"a": attempt})
-    packed = base64.b64encode(zlib.compress(serialize_value(state).encode())).decode()
-    return StepJob(RUN, "a", "there", RetryMode.ENABLED.value, packed, "", 1.0)
+    return StepJob(
+        run_id=RUN,
+        step_key="a",
+        location="there",
+        retry_mode=RetryMode.ENABLED.value,
+        known_state=packed(state),
+        storage="",
+        grace_seconds=1.0,
+    )
 
 
 def test_a_process_writes_no_end_of_an_attempt_that_was_given_up(make: Callable[..., Any]) -> None:
@@ -183,5 +187,5 @@ def test_a_run_that_another_process_has_is_killed_and_writes_nothing(
     monkeypatch.setattr(processes, "_take", lambda *_: ("there", Process()))
     if is_lost:
         cancelled.set(is_lost=True)
-    processes.run_run(RunJob(RUN, "there", False, "", 1.0), JOB, cancelled)
+    processes.run_run(run_job(RUN, "there"), JOB, cancelled)
     assert asked == [signal.SIGKILL]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.queues import FRESH_SECONDS, JobStates, Queues
 
-from glidemq_orchestrate import JobOptions, JobState
+from glidemq_orchestrate import JobState
 from glidemq_orchestrate.clients.queue import NewJob
 
 QUEUE = "seen"
@@ -30,7 +31,7 @@ class Counting(Queues):
 def added(queues: Queues, count: int) -> list[str]:
     ids = [f"step{number}" for number in range(count)]
     for job_id in ids:
-        queues.add(QUEUE, NewJob("step", None, options=JobOptions(job_id=job_id)))
+        queues.add(QUEUE, NewJob("step", None), job_id=job_id, lease=timedelta(seconds=30))
     return ids
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dagster_glidemq.step_job import RunJob
 from dagster_glidemq.warm import process as module
 from dagster_glidemq.warm.execution import PRELOAD
 from dagster_glidemq.warm.process import Stale, WarmProcess
 
 from glidemq_orchestrate import Unrecoverable
-from tests.providers.dagster.stepping import wait_for
+from tests.providers.dagster.stepping import run_job, wait_for
 
 
 @pytest.fixture
@@ -73,7 +74,17 @@ def test_the_storages_of_a_new_home_are_not_made_before_there_is_a_job(
         wait_for(imported.exists, 120)
         assert [entry.name for entry in home.iterdir()] == ["dagster.yaml"]
         with pytest.raises(Unrecoverable, match="has no run"):
-            process.run("run", RunJob("made up", "", False, "", 1.0).payload(), lambda: 0, 1.0)
+            process.run("run", run_job("made up").payload(), lambda: 0, 1.0)
         assert (home / "schedules").exists()
     finally:
         process.close()
+
+
+def test_the_commands_of_dagster_are_imported_before_the_first_fork() -> None:
+    """Otherwise each step would import them itself."""
+    code = (
+        "import sys; from dagster_glidemq.warm.execution import Execution, Sources; "
+        "Execution(Sources()).warm_up(); print('dagster._cli.api' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "True"
