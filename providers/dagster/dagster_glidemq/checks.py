@@ -23,6 +23,8 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED, has_passed
 from glidemq_orchestrate.runs import Json, Patience, in_text, json_size
 
+Metadata = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class GlideMQCheck:
@@ -112,7 +114,7 @@ def _without_severity(part: Json) -> Json:
     )
 
 
-def _metadata(part: Json) -> dict[str, dg.MetadataValue]:
+def _metadata(part: Json) -> Metadata:
     own: Any = part.get("metadata") if isinstance(part, dict) else None
     found = result_metadata(part)
     for name, value in (own if isinstance(own, dict) else {}).items():
@@ -160,7 +162,16 @@ def by_node(checks: Sequence[GlideMQCheck]) -> Mapping[str, list[GlideMQCheck]]:
 MAX_RESULT_BYTES: Final = 10_000
 ROWS: Final = "dagster/row_count"
 
-Metadata = dict[str, dg.MetadataValue]
+
+def about(node: NodeStatus) -> dict[str, str | int | float]:
+    """Metadata about a node that has ended."""
+    found: dict[str, str | int | float] = {
+        "glidemq/node": node.name,
+        "glidemq/queue": node.queue,
+        "glidemq/job_id": node.job_id,
+        "glidemq/attempts": node.attempts,
+    }
+    return found if node.seconds is None else {**found, "glidemq/run_seconds": node.seconds}
 
 
 def node_metadata(
@@ -175,27 +186,18 @@ def node_metadata(
         link: The link to the flow, or "".
         ready_at: When the node could have started; None: unknown.
     """
-    metadata: Metadata = {
-        "glidemq/flow_id": dg.MetadataValue.text(flow_id),
-        "glidemq/node": dg.MetadataValue.text(node.name),
-        "glidemq/queue": dg.MetadataValue.text(node.queue),
-        "glidemq/job_id": dg.MetadataValue.text(node.job_id),
-        "glidemq/attempts": dg.MetadataValue.int(node.attempts),
-    }
+    metadata: Metadata = {"glidemq/flow_id": flow_id, **about(node)}
     if node.worker is not None:
-        metadata["glidemq/worker"] = dg.MetadataValue.text(node.worker)
+        metadata["glidemq/worker"] = node.worker
     if link:
         metadata["glidemq/flow"] = dg.MetadataValue.url(link)
     times = {"glidemq/started_at": node.started_at, "glidemq/finished_at": node.finished_at}
     metadata |= {name: dg.MetadataValue.timestamp(at) for name, at in times.items() if at is not None}
     if ready_at is not None and node.started_at is not None:
-        waited = max((node.started_at - ready_at).total_seconds(), 0.0)
-        metadata["glidemq/queued_seconds"] = dg.MetadataValue.float(waited)
-    if node.seconds is not None:
-        metadata["glidemq/run_seconds"] = dg.MetadataValue.float(node.seconds)
+        metadata["glidemq/queued_seconds"] = max((node.started_at - ready_at).total_seconds(), 0.0)
     rows = result.get("rows") if isinstance(result, dict) else None
     if isinstance(rows, int) and not isinstance(rows, bool):
-        metadata[ROWS] = dg.MetadataValue.int(rows)
+        metadata[ROWS] = rows
     return metadata | result_metadata(result)
 
 

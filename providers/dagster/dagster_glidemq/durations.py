@@ -39,26 +39,15 @@ def duration_field(default: float, description: str) -> dg.Field:
     return dg.Field(dg.Any, is_required=False, default_value=default, description=text)
 
 
-def _read(value: Any, info: ValidationInfo) -> Any:
-    return _read_from(ZERO, value, info)
+def _reader(min_: timedelta = ZERO, *, is_optional: bool = False) -> BeforeValidator:
+    """Reads the value in seconds. An ``EnvVar`` stays unread until the resource is used."""
 
+    def read(value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, dg.EnvVar) or (is_optional and value is None):
+            return value
+        return in_seconds(info.field_name or "it", value, min_=min_)
 
-def _read_positive(value: Any, info: ValidationInfo) -> Any:
-    return _read_from(MILLISECOND, value, info)
-
-
-def _read_from(min_: timedelta, value: Any, info: ValidationInfo) -> Any:
-    """The value in seconds. An ``EnvVar`` stays unread until the resource is used."""
-    is_later = isinstance(value, dg.EnvVar)
-    return value if is_later else in_seconds(info.field_name or "it", value, min_=min_)
-
-
-def _optional(value: Any, info: ValidationInfo) -> Any:
-    return None if value is None else _read(value, info)
-
-
-def _optional_positive(value: Any, info: ValidationInfo) -> Any:
-    return None if value is None else _read_positive(value, info)
+    return BeforeValidator(read)
 
 
 if TYPE_CHECKING:
@@ -67,7 +56,7 @@ if TYPE_CHECKING:
     OptionalConfigDuration = ConfigDuration | None
     OptionalPositiveConfigDuration = ConfigDuration | None
 else:  # Dagster knows no union of a number and a text
-    ConfigDuration = Annotated[Any, BeforeValidator(_read)]
-    PositiveConfigDuration = Annotated[Any, BeforeValidator(_read_positive)]
-    OptionalConfigDuration = Annotated[Any, BeforeValidator(_optional)]
-    OptionalPositiveConfigDuration = Annotated[Any, BeforeValidator(_optional_positive)]
+    ConfigDuration = Annotated[Any, _reader()]
+    PositiveConfigDuration = Annotated[Any, _reader(MILLISECOND)]
+    OptionalConfigDuration = Annotated[Any, _reader(is_optional=True)]
+    OptionalPositiveConfigDuration = Annotated[Any, _reader(MILLISECOND, is_optional=True)]

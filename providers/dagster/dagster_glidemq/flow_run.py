@@ -11,15 +11,15 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field, replace
 from datetime import timedelta
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import dagster as dg
 from dagster import DagsterEvent
 
-from dagster_glidemq.lineage import Context, flow_id_for, lineage_of, root_run_id
+from dagster_glidemq.lineage import Context, lineage_of, root_run_id
 from dagster_glidemq.private import EngineEventData
 from glidemq_orchestrate import Duration, Flow, FlowProducer, FlowSpec, NodeStatus, Owner
 from glidemq_orchestrate.errors import FailedNode, FlowConflict, FlowFailed, GlideMQError
@@ -28,7 +28,6 @@ from glidemq_orchestrate.runs import (
     Changes,
     Decision,
     OrchestratedRun,
-    Patience,
     in_text,
     log_failures,
     owner_of,
@@ -45,64 +44,45 @@ ROOT_LABEL: Final = "dagster_root_run"
 _OWNER: Final = re.compile(r"Dagster run (\S+), step (.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How flows are run: the fields of ``GlideMQResource`` in the types of the core.
-
-    Attributes:
-        require_workers, worker_timeout, lease: The fields of the same names.
-        patience: How long the server may be unreachable.
-        last_patience: The same, while the flow is being cancelled.
-        link: The dashboard page of a flow.
-    """
-
-    require_workers: bool
-    worker_timeout: timedelta | None
-    lease: timedelta | None
-    patience: Patience
-    last_patience: Patience
-    link: Callable[[str], str]
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FlowRun:
     """The run of a flow for one step.
 
     Attributes:
         context: The step.
         producer: The client for the flow.
-        rules: How the flow is run.
         spec: The flow.
         flow_id: The id of the flow.
+        lease: The lease of the step as the owner of the flow; None: the flow continues without the step.
+        link: The dashboard page of the flow; may be empty.
         checks: The nodes that are checks: a repair runs those again that have not passed.
+        options: Other arguments of ``OrchestratedRun``.
     """
 
     context: Context
     producer: FlowProducer
-    rules: Rules
     spec: FlowSpec
     flow_id: str
-    checks: Sequence[str] = ()
+    lease: timedelta | None
+    link: str
+    checks: Sequence[str]
+    options: InitVar[Mapping[str, Any]]
     _run: OrchestratedRun = field(init=False)
     _raised: BaseException | None = field(init=False, default=None)
     _is_run_ending: bool = field(init=False, default=False)
     _looked_at: float = field(init=False, default=-LOOK_SECONDS)
     _is_stored: bool = field(init=False, default=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, options: Mapping[str, Any]) -> None:
         """Determine the position of the step in the chain of runs."""
-        rules = self.rules
         self._run = OrchestratedRun(
             attempt=lineage_of(self.context, self.spec.name),
             flow_id=self.flow_id,
             owner=self._as_owner(),
-            require_workers=rules.require_workers,
-            worker_timeout=rules.worker_timeout,
-            patience=rules.patience,
-            last_patience=rules.last_patience,
             log=self.context.log,
             counts=self._counts,
             reason=self._reason,
+            **options,
         )
 
     def changes(self, timeout: Duration | None) -> Iterator[Changes]:
@@ -131,14 +111,14 @@ class FlowRun:
                 raise
 
     def _begun(self, flow: Flow) -> None:
-        _announce(self.context, flow, self.spec, self.rules.link(flow.id))
+        _announce(self.context, flow, self.spec, self.link)
         begun = self._run.begun
         if begun is None or begun.former is None:
             return
         if begun.decision is Decision.RESTART:
             self.context.log.info("flow %s was %s, and runs again as a whole", flow.id, begun.former.value)
         elif begun.decision is Decision.REPAIR:
-            self.rules.patience(lambda: self._repair_checks(flow))
+            self._run.patience(lambda: self._repair_checks(flow))
 
     def _repair_checks(self, flow: Flow) -> None:
         """Run checks again that have completed without passing, as Node workers report them."""
@@ -193,7 +173,7 @@ class FlowRun:
         """The step as the owner of its flow."""
         key = self.context.op_execution_context.get_step_execution_context().step.key
         name = f"Dagster run {self.context.run.run_id}, step {key}"
-        return owner_of(name[:MAX_OF_A_NAME], self.rules.lease)
+        return owner_of(name[:MAX_OF_A_NAME], self.lease)
 
     def _counts(self, owner: str) -> bool:
         """Whether another owner still needs the flow; all steps of a run end with it."""
@@ -278,11 +258,6 @@ def _how(node: NodeStatus) -> str:
     if node.state != "completed":
         return f": {in_text(node.reason)}" if node.reason else ""
     return "" if node.seconds is None else f" in {node.seconds:.2f} s"
-
-
-def default_flow_id(context: Context, spec: FlowSpec, flow_id: str | None) -> str:
-    """The id of the flow of a step."""
-    return flow_id or flow_id_for(context, spec.name)
 
 
 MAX_ROWS: Final = 50

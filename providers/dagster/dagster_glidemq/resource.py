@@ -12,8 +12,8 @@ from pydantic import Field
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import ConfigDuration, OptionalConfigDuration, in_seconds
-from dagster_glidemq.flow_run import FlowRun, Rules, default_flow_id, failure_from
-from dagster_glidemq.lineage import Context, lineage_of
+from dagster_glidemq.flow_run import FlowRun, failure_from
+from dagster_glidemq.lineage import Context, flow_id_for, lineage_of
 from glidemq_orchestrate import (
     AsyncFlowProducer,
     AsyncQueue,
@@ -145,7 +145,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             dagster.Failure: The flow failed or was cancelled, or could not be submitted or watched; the
                 metadata has its id and a table of the failed nodes.
         """
-        flow_id = default_flow_id(context, spec, flow_id)
+        flow_id = flow_id or flow_id_for(context, spec.name)
         for _ in self.stream_flow(
             context, spec, flow_id=flow_id, timeout=timeout, allow_retries=allow_retries, checks=checks
         ):
@@ -167,9 +167,23 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
 
         Ending the iteration early cancels the flow.
         """
-        flow_id = default_flow_id(context, spec, flow_id)
+        flow_id = flow_id or flow_id_for(context, spec.name)
         with self._failures(flow_id, allow_retries), self.get_client() as producer:
-            run = FlowRun(context, producer, self._rules(), spec, flow_id, tuple(checks))
+            run = FlowRun(
+                context=context,
+                producer=producer,
+                spec=spec,
+                flow_id=flow_id,
+                lease=_span("lease", self.lease),
+                link=self.link(flow_id=flow_id),
+                checks=tuple(checks),
+                options={
+                    "require_workers": self.require_workers,
+                    "worker_timeout": _span("worker_timeout", self.worker_timeout),
+                    "patience": self._patience_from_start(),
+                    "last_patience": Patience(in_seconds("cancel_patience", self.cancel_patience)),
+                },
+            )
             yield from run.changes(timeout)
 
     def existing_nodes(self, flow_id: str) -> set[str]:
@@ -198,17 +212,6 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         """The patience at the start of a step, when there may be no server at all."""
         patience = in_seconds("patience", self.patience)
         return Patience(patience, first=min(patience, FIRST_SECONDS))
-
-    def _rules(self) -> Rules:
-        """The rules for running flows."""
-        return Rules(
-            require_workers=self.require_workers,
-            worker_timeout=_span("worker_timeout", self.worker_timeout),
-            lease=_span("lease", self.lease),
-            patience=self._patience_from_start(),
-            last_patience=Patience(in_seconds("cancel_patience", self.cancel_patience)),
-            link=lambda flow_id: self.link(flow_id=flow_id),
-        )
 
     @contextlib.contextmanager
     def _failures(self, flow_id: str, allow_retries: bool | None) -> Iterator[None]:  # noqa: FBT001  three values

@@ -14,6 +14,7 @@ from typing import Self
 import dagster as dg
 from dagster_pipes import PipesMessage
 
+from dagster_glidemq.checks import about
 from dagster_glidemq.pipes import messages as pipes
 from dagster_glidemq.pipes.log import LiveLog, pages
 from glidemq_orchestrate import JobState, NodeStatus, Queue
@@ -200,19 +201,6 @@ class Reports:
     def _left_out(self, node: NodeStatus, text: str) -> bool:
         self._log.log(node.name, pipes.make("log", {"message": text, "level": "INFO"}))
         return False
-
-
-def about(node: NodeStatus) -> dict[str, str | int | float]:
-    """Metadata about a node that has ended."""
-    found: dict[str, str | int | float] = {
-        "glidemq/node": node.name,
-        "glidemq/queue": node.queue,
-        "glidemq/job_id": node.job_id,
-        "glidemq/attempts": node.attempts,
-    }
-    if node.seconds is not None:
-        found["glidemq/run_seconds"] = node.seconds
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ from typing import Any, Final, TypeVar
 import dagster as dg
 from dagster_pipes import PipesExtras
 
+from dagster_glidemq.checks import about
 from dagster_glidemq.flow_run import failure_from
 from dagster_glidemq.lineage import Context, flow_id_for
 from dagster_glidemq.pipes.log import GlideMQMessageReader, queues_of, shown_before
 from dagster_glidemq.pipes.messages import GlideMQContextInjector, scalars_of, stored_context, with_bootstrap
-from dagster_glidemq.pipes.reports import Reportable, Reports, ReportsUnusable, about
+from dagster_glidemq.pipes.reports import Reportable, Reports, ReportsUnusable
 from dagster_glidemq.private import reattach_module
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
