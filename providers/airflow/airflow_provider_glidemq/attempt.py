@@ -32,7 +32,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from glidemq_orchestrate.runs import Attempt, Origin, derived_id, short_name
+from glidemq_orchestrate import runs
+from glidemq_orchestrate.runs import Attempt, Origin, derived_id
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol, RuntimeTaskInstanceProtocol
@@ -81,7 +82,7 @@ class TaskKey(NamedTuple):
     def owner(self) -> str:
         """The name of the task as an owner, which reasons contain; the same for all its tries."""
         index = "" if self.map_index == -1 else f"[{self.map_index}]"
-        return short_name(f"Airflow task {self.dag_id}.{self.task_id}{index} of run {self.run_id}")
+        return runs.short_name(f"Airflow task {self.dag_id}.{self.task_id}{index} of run {self.run_id}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ They are named by import path, because the triggerer calls them too and does not
 the task, use Airflow's own callbacks such as ``on_failure_callback``: their ``context["exception"]`` is a
 ``GlideMQFlowFailed`` with ``flow_id`` and ``failed``.
 
-A triggerer calls each in a separate daemon thread. The threads of ``asyncio.to_thread`` are few, and all
-triggers share them: a few hanging callbacks would block the triggerer.
+Each call runs in a separate daemon thread, those of coroutine functions too, so no callback can block a
+triggerer. The threads of ``asyncio.to_thread`` are few, and all triggers share them: a few hanging callbacks
+would block them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_glidemq.attempt import TaskKey
 from glidemq_orchestrate.errors import ConfigurationError
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["submitted", "progress", "end"]
 CALLBACK_TIMEOUT: Final = timedelta(seconds=30)
-USER_ERRORS: Final = (Exception, SystemExit)
-"""Errors of user code that are caught; an uncaught ``SystemExit`` would end the whole triggerer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,124 +115,78 @@ def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowE
 
 
 def call_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
-    """Call the callbacks in an Airflow worker; never fails."""
+    """Call the callbacks in an Airflow worker, where nothing renews the lease until then; never fails."""
     for path in paths:
-        try:
-            _briefly(partial(_run, path, kind, event))
-        except USER_ERRORS as exc:
-            _warn(log, path, kind, exc)
-
-
-def _run(path: str, kind: Kind, event: FlowEvent) -> None:
-    found = _call(path, kind, event)
-    if inspect.iscoroutine(found):
-        asyncio.run(found)
-
-
-def _briefly(call: Callable[[], None]) -> None:
-    """Make a call in a separate thread, and wait for a limited time, as nothing renews the lease meanwhile.
-
-    Raises:
-        TimeoutError: The call has not returned in time; its thread continues.
-        BaseException: What the call raises.
-    """
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as exc:  # noqa: BLE001  raised where it is awaited
-            raised.append(exc)
-
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(run,), name="glidemq-callback", daemon=True)
-    thread.start()
-    thread.join(CALLBACK_TIMEOUT.total_seconds())
-    if raised:
-        raise raised[0]
-    if thread.is_alive():
-        raise TimeoutError(
-            f"not returned after {CALLBACK_TIMEOUT.total_seconds():g} seconds; it is no longer awaited"
-        )
+        called = _begin(path, kind, event)
+        wait([called], CALLBACK_TIMEOUT.total_seconds())
+        _report(called, path, kind, log)
 
 
 async def acall_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
-    """Call the callbacks in a triggerer, synchronous callbacks in separate threads; never fails."""
+    """Call the callbacks in a triggerer; never fails."""
     for path in paths:
+        called = _begin(path, kind, event)
+        awaited = asyncio.wrap_future(called)
         try:
-            async with asyncio.timeout(CALLBACK_TIMEOUT.total_seconds()):
-                found = await in_own_thread(partial(_call, path, kind, event))
-                if inspect.iscoroutine(found):
-                    await found
-        except USER_ERRORS as exc:
-            _warn(log, path, kind, exc)
+            await asyncio.wait({awaited}, timeout=CALLBACK_TIMEOUT.total_seconds())
+        finally:
+            awaited.cancel()
+        _report(called, path, kind, log)
 
 
 class _NotCallable(Exception):
     """The callback cannot be imported here."""
 
 
-def _call(path: str, kind: Kind, event: FlowEvent) -> Any:
-    try:
-        with importing():
-            function = named_function(f"{path}.on_{kind}", "callback").function
-    except USER_ERRORS as exc:  # importing runs the user's code
-        raise _NotCallable(f"{type(exc).__name__}: {exc}") from exc
-    return function(event)
+def _begin(path: str, kind: Kind, event: FlowEvent) -> Future[BaseException | None]:
+    """Call a callback in a separate thread, which continues harmlessly if it is no longer awaited.
 
+    Returns:
+        A future for the error of the call, or None.
+    """
+    called: Future[BaseException | None] = Future()
+    called.set_running_or_notify_cancel()  # it cannot be cancelled
 
-def _warn(log: Logger, path: str, kind: Kind, exc: BaseException) -> None:
-    if isinstance(exc, _NotCallable):
-        log.warning("Callback %s cannot be called here: %s", path, exc)
-    else:
-        log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(exc).__name__, exc)
+    def run() -> None:
+        raised: BaseException | None = None
+        try:
+            _call(path, kind, event)
+        except BaseException as exc:  # noqa: BLE001  of the user's code; also SystemExit
+            raised = exc
+        _running.discard(threading.current_thread())
+        called.set_result(raised)
 
+    if len(_running) >= MAX_THREADS:
+        text = f"{MAX_THREADS} callbacks have not returned yet, so this one is not called"
+        called.set_result(RuntimeError(text))
+        return called
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(run,), name="glidemq-callback", daemon=True)
+    _running.add(thread)
+    thread.start()
+    return called
 
-T = TypeVar("T")
 
 MAX_THREADS: Final = 32
 _running: Final[set[threading.Thread]] = set()
 
 
-async def in_own_thread(function: Callable[[], T]) -> T:
-    """Call a function in a separate thread. If the caller is cancelled, the function continues harmlessly.
-
-    Raises:
-        RuntimeError: Too many calls have not returned yet; the function was not called.
-        BaseException: What the function raises.
-    """
-    if len(_running) >= MAX_THREADS:
-        raise RuntimeError(f"{MAX_THREADS} callbacks have not returned yet, so this one is not called")
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    thread = threading.Thread(
-        target=_call_in_thread, args=(function, loop, future), name="glidemq-callback", daemon=True
-    )
-    _running.add(thread)
-    thread.start()
-    return await future
-
-
-def _call_in_thread(
-    function: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
-) -> None:
+def _call(path: str, kind: Kind, event: FlowEvent) -> None:
     try:
-        settle = partial(_settle, future, function())
-    except BaseException as exc:  # noqa: BLE001  raised where it is awaited
-        # A future takes no StopIteration, and one that holds SystemExit would end the loop.
-        is_plain = isinstance(exc, Exception) and not isinstance(exc, StopIteration)
-        error = exc if is_plain else RuntimeError(f"{type(exc).__name__}: {exc}")
-        settle = partial(_settle, future, None, error)
-    finally:
-        _running.discard(threading.current_thread())
-    with suppress(RuntimeError):  # the loop has ended
-        loop.call_soon_threadsafe(settle)
+        with importing():
+            function = named_function(f"{path}.on_{kind}", "callback").function
+    except (Exception, SystemExit) as exc:  # importing runs the user's code
+        raise _NotCallable(f"{type(exc).__name__}: {exc}") from exc
+    found = function(event)
+    if inspect.iscoroutine(found):
+        asyncio.run(found)
 
 
-def _settle(future: asyncio.Future[Any], result: object, raised: BaseException | None = None) -> None:
-    if future.done():  # no longer awaited
-        return
-    if raised is None:
-        future.set_result(result)
-    else:
-        future.set_exception(raised)
+def _report(called: Future[BaseException | None], path: str, kind: Kind, log: Logger) -> None:
+    """Log the error of a call, or that it has not returned in time."""
+    timeout = f"not returned after {CALLBACK_TIMEOUT.total_seconds():g} seconds; it is no longer awaited"
+    raised = called.result() if called.done() else TimeoutError(timeout)
+    if isinstance(raised, _NotCallable):
+        log.warning("Callback %s cannot be called here: %s", path, raised)
+    elif raised is not None:
+        log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(raised).__name__, raised)
