@@ -76,6 +76,7 @@ REVIEWED: Final = {
     f"{CORE}/worker/handlers/named_call.py: import importlib": "imports what the allow-list has",
     f"{CORE}/worker/handlers/named_call.py: .import_module": "the same, after the check",
     f"{CORE}/worker/processes.py: import concurrent": "starts processes from threads of its own",
+    f"{AIRFLOW}/callbacks.py: import concurrent": "waits for a callback in a thread of its own",
     f"{CORE}/worker/processes.py: import multiprocessing": "starts the processes of handlers",
     f"{CORE}/worker/processes.py: import pickle": "packs a handler, and JSON, for its child",
     f"{CORE}/worker/handler_process.py: import pickle": "unpacks what its own parent sent",

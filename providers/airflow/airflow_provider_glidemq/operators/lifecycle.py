@@ -29,7 +29,7 @@ from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import check_parameters, default_deferrable, in_seconds
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
+from airflow_provider_glidemq.triggers.waiting import BACKSTOP, SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
     AirflowTaskTimeout,
     TaskDeferralError,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.runs import Beginning, OnExisting, OrchestratedRun, Patience
 
 XCOM_FLOW_ID: Final = "glidemq_flow_id"
-BACKSTOP: Final = timedelta(seconds=60)
 
 
 class FlowTask(LineageTask):
@@ -359,9 +358,8 @@ class FlowTask(LineageTask):
         )
 
     def _deadline(self, ti: RuntimeTaskInstanceProtocol) -> float | None:
-        if self.execution_timeout is None:
-            return None
-        return (ti.start_date + self.execution_timeout).timestamp()
+        limit = self.execution_timeout
+        return None if limit is None else (ti.start_date + limit).timestamp()
 
     def _time_out(self, context: Context, flow_id: str) -> NoReturn:
         reason = "the Airflow task's execution_timeout has passed"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
@@ -14,7 +14,7 @@ from airflow_provider_glidemq.exceptions import GlideMQException
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.parameters import default_deferrable
-from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
+from airflow_provider_glidemq.triggers.waiting import BACKSTOP, SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
     AirflowException,
     AirflowFailException,
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.waiting import WaitingTrigger
     from glidemq_orchestrate import Duration
     from glidemq_orchestrate.runs import Patience
-
-
-BACKSTOP: Final = timedelta(seconds=60)
 
 
 class WaitingSensor(Linked, BaseSensorOperator):

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -29,7 +30,7 @@ LAST_SECONDS: Final = 5.0
 # If a scheduler notices the end of a task's first process only after it has queued the second one, it treats
 # the task as lost and fails it. So a task should not resume sooner than this after it was deferred.
 SECONDS_DEFERRED: Final = 5.0
-CALLBACK_SECONDS: Final = 1.0  # max wait for a cancelled callback
+BACKSTOP: Final = timedelta(seconds=60)  # how much later than its trigger Airflow ends a wait
 _ending: Final[set[asyncio.Task[None]]] = set()
 
 
@@ -243,4 +244,4 @@ class ProgressCallbacks:
         """Stop the running callback."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=CALLBACK_SECONDS)  # it may suppress the cancellation
+            await asyncio.wait({self._task})
