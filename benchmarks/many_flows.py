@@ -33,8 +33,9 @@ from benchmarks.crew import Crew
 from benchmarks.plots import plot
 from benchmarks.processes import OPEN, QUEUE
 from benchmarks.report import machine_now
-from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowStatus
+from glidemq_orchestrate import EmbeddedServer, FlowProducer
 from glidemq_orchestrate.cli.shell import summary_table
+from glidemq_orchestrate.flows import FlowStatus
 
 SUBMITTERS: Final = 4
 WORKERS: Final = 2

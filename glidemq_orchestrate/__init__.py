@@ -11,35 +11,29 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 
 __version__ = "0.1.0"
 
-# What users need, by what they do with it; everything else is importable from where it is defined.
+# What users write, by what they do with it. What they get back, and what few need, is in ``flows``, ``jobs``,
+# ``events``, ``worker`` and ``clients``: see docs/reference/python.md.
 _PUBLIC: Final = {
     # a server, and what is done on it
     "clients.client": ("AsyncClient", "Client"),
     "clients.queue": ("AsyncQueue", "Queue"),
     "clients.flows": ("AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"),
     "clients.events": ("AsyncEventReader", "EventReader"),
-    "clients.schedules": ("AsyncSchedules", "Schedules"),
     "clients.broadcast": ("AsyncBroadcast", "Broadcast"),
     "settings": ("ConnectionSettings",),
     "embedded": ("EmbeddedServer",),
     # flows
     "flows.spec": ("FlowNode", "FlowSpec"),
-    "flows.status": ("FlowOutcome", "FlowState", "FlowStatus", "NodeStatus", "Wait"),
+    "flows.status": ("FlowState",),
     "flows.dependencies": ("Dependency", "Rule"),
-    "flows.pattern": ("chain", "chord", "group", "map_over", "nested"),
     "flows.checked": ("check_flow",),
     "flows.owner": ("Owner",),
-    "flows.watched": ("FlowChange", "NodeChange"),
-    # jobs, schedules and events
+    # jobs and schedules
     "jobs.adding": ("NewJob",),
     "jobs.options": ("JobOptions",),
     "jobs.option_values": ("Backoff", "Deduplication", "Ordering", "RateLimit", "Keep"),
-    "jobs.usage": ("Usage",),
-    "jobs.job": ("Job",),
     "jobs.states": ("JobState",),
     "schedules.schedule": ("JobTemplate", "Schedule"),
-    "events": ("Event", "EventFilter"),
-    "foundation.durations": ("Duration",),
     # workers and handlers
     "worker.services.worker": ("Worker",),
     "worker.services.broadcast_worker": ("BroadcastWorker",),
@@ -53,9 +47,7 @@ _PUBLIC: Final = {
         "Unrecoverable",
         "WaitForChildren",
     ),
-    "worker.handlers.middleware": ("Execution", "Middleware"),
-    "worker.handlers.registered": ("JobEvent", "Serving"),
-    "worker.usage_limits": ("TokenLimit",),
+    "worker.handlers.middleware": ("Middleware",),
 }
 _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 

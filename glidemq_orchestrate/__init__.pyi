@@ -10,32 +10,15 @@ from glidemq_orchestrate.clients.flows import Flow as Flow
 from glidemq_orchestrate.clients.flows import FlowProducer as FlowProducer
 from glidemq_orchestrate.clients.queue import AsyncQueue as AsyncQueue
 from glidemq_orchestrate.clients.queue import Queue as Queue
-from glidemq_orchestrate.clients.schedules import AsyncSchedules as AsyncSchedules
-from glidemq_orchestrate.clients.schedules import Schedules as Schedules
 from glidemq_orchestrate.embedded import EmbeddedServer as EmbeddedServer
-from glidemq_orchestrate.events import Event as Event
-from glidemq_orchestrate.events import EventFilter as EventFilter
 from glidemq_orchestrate.flows.checked import check_flow as check_flow
 from glidemq_orchestrate.flows.dependencies import Dependency as Dependency
 from glidemq_orchestrate.flows.dependencies import Rule as Rule
 from glidemq_orchestrate.flows.owner import Owner as Owner
-from glidemq_orchestrate.flows.pattern import chain as chain
-from glidemq_orchestrate.flows.pattern import chord as chord
-from glidemq_orchestrate.flows.pattern import group as group
-from glidemq_orchestrate.flows.pattern import map_over as map_over
-from glidemq_orchestrate.flows.pattern import nested as nested
 from glidemq_orchestrate.flows.spec import FlowNode as FlowNode
 from glidemq_orchestrate.flows.spec import FlowSpec as FlowSpec
-from glidemq_orchestrate.flows.status import FlowOutcome as FlowOutcome
 from glidemq_orchestrate.flows.status import FlowState as FlowState
-from glidemq_orchestrate.flows.status import FlowStatus as FlowStatus
-from glidemq_orchestrate.flows.status import NodeStatus as NodeStatus
-from glidemq_orchestrate.flows.status import Wait as Wait
-from glidemq_orchestrate.flows.watched import FlowChange as FlowChange
-from glidemq_orchestrate.flows.watched import NodeChange as NodeChange
-from glidemq_orchestrate.foundation.durations import Duration as Duration
 from glidemq_orchestrate.jobs.adding import NewJob as NewJob
-from glidemq_orchestrate.jobs.job import Job as Job
 from glidemq_orchestrate.jobs.option_values import Backoff as Backoff
 from glidemq_orchestrate.jobs.option_values import Deduplication as Deduplication
 from glidemq_orchestrate.jobs.option_values import Keep as Keep
@@ -43,16 +26,12 @@ from glidemq_orchestrate.jobs.option_values import Ordering as Ordering
 from glidemq_orchestrate.jobs.option_values import RateLimit as RateLimit
 from glidemq_orchestrate.jobs.options import JobOptions as JobOptions
 from glidemq_orchestrate.jobs.states import JobState as JobState
-from glidemq_orchestrate.jobs.usage import Usage as Usage
 from glidemq_orchestrate.schedules.schedule import JobTemplate as JobTemplate
 from glidemq_orchestrate.schedules.schedule import Schedule as Schedule
 from glidemq_orchestrate.settings import ConnectionSettings as ConnectionSettings
 from glidemq_orchestrate.worker.handlers.context import Context as Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers as Handlers
-from glidemq_orchestrate.worker.handlers.middleware import Execution as Execution
 from glidemq_orchestrate.worker.handlers.middleware import Middleware as Middleware
-from glidemq_orchestrate.worker.handlers.registered import JobEvent as JobEvent
-from glidemq_orchestrate.worker.handlers.registered import Serving as Serving
 from glidemq_orchestrate.worker.handlers.signals import BatchError as BatchError
 from glidemq_orchestrate.worker.handlers.signals import RetryLater as RetryLater
 from glidemq_orchestrate.worker.handlers.signals import Skip as Skip
@@ -61,6 +40,5 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable as Unrecov
 from glidemq_orchestrate.worker.handlers.signals import WaitForChildren as WaitForChildren
 from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker as BroadcastWorker
 from glidemq_orchestrate.worker.services.worker import Worker as Worker
-from glidemq_orchestrate.worker.usage_limits import TokenLimit as TokenLimit
 
 __version__: str

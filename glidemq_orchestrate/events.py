@@ -17,6 +17,8 @@ from glidemq_orchestrate.wire.codec import Json, decode, readable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, read_progress, span
 
+__all__ = ["Event", "EventFilter"]
+
 READ_COUNT = 100
 
 

@@ -20,7 +20,9 @@ from dagster_glidemq import (
     glidemq_flow_assets,
 )
 
-from glidemq_orchestrate import Event, FlowNode, FlowSpec, FlowStatus, JobOptions
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate.events import Event
+from glidemq_orchestrate.flows import FlowStatus
 
 QUEUE, SHOP = "orders", "shop"
 REGIONS = ["north", "east", "south", "west"]

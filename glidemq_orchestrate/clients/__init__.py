@@ -1,1 +1,47 @@
-"""The public client classes, each with an async twin. Their methods delegate to the lower packages."""
+"""The clients, each with an awaitable twin. Names are resolved on first use."""
+
+from typing import TYPE_CHECKING, Final
+
+from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
+    from glidemq_orchestrate.clients.client import AsyncClient, Client
+    from glidemq_orchestrate.clients.events import AsyncEventReader, EventReader
+    from glidemq_orchestrate.clients.flows import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
+    from glidemq_orchestrate.clients.queue import AsyncQueue, Queue, WorkerInfo
+    from glidemq_orchestrate.clients.schedules import AsyncSchedules, Schedules
+
+_PUBLIC: Final = {
+    "broadcast": ("AsyncBroadcast", "Broadcast"),
+    "client": ("AsyncClient", "Client"),
+    "events": ("AsyncEventReader", "EventReader"),
+    "flows": ("AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"),
+    "queue": ("AsyncQueue", "Queue", "WorkerInfo"),
+    "schedules": ("AsyncSchedules", "Schedules"),
+}
+_HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
+
+__all__ = [
+    "AsyncBroadcast",
+    "AsyncClient",
+    "AsyncEventReader",
+    "AsyncFlow",
+    "AsyncFlowProducer",
+    "AsyncQueue",
+    "AsyncSchedules",
+    "Broadcast",
+    "Client",
+    "EventReader",
+    "Flow",
+    "FlowProducer",
+    "Queue",
+    "Schedules",
+    "WorkerInfo",
+]
+
+__getattr__ = _on_first_use(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -11,8 +11,9 @@ flows need none of this.
 - ``run`` has the two classes for orchestrators, and reads results.
 - ``steps`` lets the same code serve blocking clients and clients on an event loop, and waits out outages.
 
-``in_text``, ``in_line`` and ``in_block`` make text of workers safe for a log; ``Json`` and ``JsonLike`` are
-the types of data and results. Names are resolved on first use, so parsing a DAG file imports few modules.
+``in_text``, ``in_line`` and ``in_block`` make text of workers safe for a log; ``Json``, ``JsonLike`` and
+``Duration`` are the types of data, results and lengths of time. Names are resolved on first use, so
+parsing a DAG file imports few modules.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
+    from glidemq_orchestrate.foundation.durations import Duration
     from glidemq_orchestrate.foundation.names import in_block, in_line, in_text
     from glidemq_orchestrate.runs.attempt import (
         Attempt,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 _PUBLIC: Final = {
+    "foundation.durations": ("Duration",),
     "foundation.names": ("in_block", "in_line", "in_text"),
     "runs.attempt": (
         "Attempt",
@@ -118,6 +121,7 @@ __all__ = [
     "Changes",
     "CountedAttempt",
     "Decision",
+    "Duration",
     "Json",
     "JsonLike",
     "NotOwned",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.worker.handlers.context import Context
+    from glidemq_orchestrate.worker.handlers.context import Cancelled, Context
     from glidemq_orchestrate.worker.handlers.handler import Handlers
     from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware
     from glidemq_orchestrate.worker.handlers.registered import JobEvent, Serving
@@ -26,16 +26,18 @@ if TYPE_CHECKING:
         WaitForChildren,
     )
     from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
+    from glidemq_orchestrate.worker.services.supervisor import Supervisor
     from glidemq_orchestrate.worker.services.worker import Worker
     from glidemq_orchestrate.worker.usage_limits import TokenLimit
 
 _PUBLIC: Final = {
-    "handlers.context": ("Context",),
+    "handlers.context": ("Cancelled", "Context"),
     "handlers.handler": ("Handlers",),
     "handlers.middleware": ("Execution", "Middleware"),
     "handlers.registered": ("JobEvent", "Serving"),
     "handlers.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
     "services.broadcast_worker": ("BroadcastWorker",),
+    "services.supervisor": ("Supervisor",),
     "services.worker": ("Worker",),
     "usage_limits": ("TokenLimit",),
 }
@@ -44,6 +46,7 @@ _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items
 __all__ = [
     "BatchError",
     "BroadcastWorker",
+    "Cancelled",
     "Context",
     "Execution",
     "Handlers",
@@ -52,6 +55,7 @@ __all__ = [
     "RetryLater",
     "Serving",
     "Skip",
+    "Supervisor",
     "Suspend",
     "TokenLimit",
     "Unrecoverable",
@@ -60,3 +64,7 @@ __all__ = [
 ]
 
 __getattr__ = _on_first_use(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

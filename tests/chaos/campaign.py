@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Queue, Schedules
+from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Queue
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
-from glidemq_orchestrate import FlowProducer, FlowStatus, JobState, NodeStatus, Queue, Rule
+from glidemq_orchestrate import FlowProducer, JobState, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
+from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.book import Book
 from tests.chaos.in_process import value_of

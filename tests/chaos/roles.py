@@ -29,9 +29,9 @@ from glidemq_orchestrate import (
     Owner,
     Queue,
     Schedule,
-    Schedules,
     Worker,
 )
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.errors import (
     FlowConflict,
     FlowEnded,

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate import JobState, NodeStatus
+from glidemq_orchestrate import JobState
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.spark import NotPublished, read_published
 from glidemq_orchestrate.spark.sessions.warm import warm_session
 from glidemq_orchestrate.spark.setup.settings import MASTER_VARIABLE

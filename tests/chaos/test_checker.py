@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_orchestrate import Schedules
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry
 from tests.chaos.book import NS_IN_MS, Book

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from glidemq_orchestrate import NodeStatus, Queue
+from glidemq_orchestrate import Queue
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED
 from tests.chaos.book import Book
 from tests.chaos.plan import FlowPlan

@@ -12,7 +12,9 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 import glidemq_orchestrate as gmo
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, InvalidFlow, InvalidJob, StateError
+from glidemq_orchestrate.events import EventFilter
 from glidemq_orchestrate.jobs.usage import Usage
 from tests.fuzz import odd
 from tests.fuzz.entry import Entry, Target, outcome
@@ -87,7 +89,7 @@ GOOD: Final[dict[str, Any]] = {
     "text": "note",
     "timeout": MOMENT,
     "tokens": 5,
-    "where": gmo.EventFilter(),
+    "where": EventFilter(),
     "usage": Usage("m", tokens={"in": 1}),
     "extend": True,
     "dependents": True,
@@ -129,7 +131,7 @@ class Clients:
     def __init__(self, url: str, stack: ExitStack) -> None:
         self.queue = stack.enter_context(gmo.Queue("etl", url))
         self.flows = stack.enter_context(gmo.FlowProducer(url))
-        self.schedulers = stack.enter_context(gmo.Schedules("etl", url))
+        self.schedulers = stack.enter_context(Schedules("etl", url))
         self.news = stack.enter_context(gmo.Broadcast("news", url))
         self.events = stack.enter_context(gmo.EventReader("etl", url, position="0-0"))
         self.client = stack.enter_context(gmo.Client(url))

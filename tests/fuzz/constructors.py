@@ -11,11 +11,14 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 import glidemq_orchestrate as gmo
-from glidemq_orchestrate import TokenLimit
+from glidemq_orchestrate import flows
+from glidemq_orchestrate.clients import Schedules
+from glidemq_orchestrate.events import EventFilter
 from glidemq_orchestrate.jobs.option_values import Fallback, JobRef, TokenBucket
 from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.worker import TokenLimit
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.fuzz import odd
 from tests.fuzz.entry import Entry, Target, outcome
@@ -67,7 +70,7 @@ def _use_flow(flow: Any) -> None:
     flow.to_dict()
     flow.to_mermaid()
     flow.to_dot()
-    gmo.nested(flow, name="inner")
+    flows.nested(flow, name="inner")
 
 
 CLIENT: Final = {"url": URL, "prefix": "glide", "clock": None}
@@ -190,19 +193,19 @@ MADE: Final[dict[str, Made]] = {
     ),
     "from_dict": Made(gmo.FlowSpec.from_dict, {"wire": FLOW.to_dict()}, _use_flow, shows=True),
     "map_over": Made(
-        gmo.map_over,
+        flows.map_over,
         {"template": NODE, "items": [1, PAYLOAD], "collect": gmo.FlowNode("all", queue="etl", job="work")},
         _use_nodes,
         shows=True,
     ),
-    "nested": Made(gmo.nested, {"flow": FLOW, "name": "inner", "after": ()}, _use_nodes, shows=True),
+    "nested": Made(flows.nested, {"flow": FLOW, "name": "inner", "after": ()}, _use_nodes, shows=True),
     "chord": Made(
-        gmo.chord,
+        flows.chord,
         {"header": [NODE], "body": gmo.FlowNode("b", queue="etl", job="work")},
         _use_nodes,
         shows=True,
     ),
-    "EventFilter": Made(gmo.EventFilter, {"kinds": ["completed"], "jobs": ["1"], "flows": None}),
+    "EventFilter": Made(EventFilter, {"kinds": ["completed"], "jobs": ["1"], "flows": None}),
     "ConnectionSettings": Made(
         ConnectionSettings, {"url": URL, "prefix": "glide", "user": None, "password": None, "verify": True}
     ),
@@ -210,11 +213,11 @@ MADE: Final[dict[str, Made]] = {
     "AsyncQueue": Made(gmo.AsyncQueue, {"name": "etl", **CLIENT, "compression": "none"}),
     "Client": Made(gmo.Client, CLIENT),
     "FlowProducer": Made(gmo.FlowProducer, CLIENT),
-    "Schedules": Made(gmo.Schedules, {"queue": "etl", **CLIENT}),
+    "Schedules": Made(Schedules, {"queue": "etl", **CLIENT}),
     "Broadcast": Made(gmo.Broadcast, {"name": "etl", "max_messages": 5, **CLIENT}),
     "EventReader": Made(
         gmo.EventReader,
-        {"queue": "etl", "position": "0-0", "where": gmo.EventFilter(), "idle_timeout": SECOND, **CLIENT},
+        {"queue": "etl", "position": "0-0", "where": EventFilter(), "idle_timeout": SECOND, **CLIENT},
     ),
     "TokenLimit": Made(TokenLimit, {"max_tokens": 5, "per": SECOND, "scope": "both"}),
     "Handlers.handler": Made(gmo.Handlers().handler, {"name": "work", "process": False}),

@@ -27,9 +27,9 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
     Schedule,
-    Schedules,
     Worker,
 )
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import GlideMQError, JobFailed
 from tests.server import process_handlers

@@ -22,11 +22,11 @@ from glidemq_orchestrate import (
     JobState,
     Ordering,
     Queue,
-    Schedules,
     Worker,
 )
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.supervision import Supervision
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.servers import examine
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.foundation.clock import SystemClock

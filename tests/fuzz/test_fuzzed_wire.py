@@ -16,18 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glidemq_orchestrate import (
-    EventReader,
-    FlowNode,
-    FlowProducer,
-    FlowSpec,
-    JobOptions,
-    JobState,
-    Queue,
-    Schedules,
-)
+from glidemq_orchestrate import EventReader, FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.supervision import Supervision
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.schedules import ops as scheduler

@@ -22,10 +22,10 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
     Schedule,
-    Schedules,
     Suspend,
     Worker,
 )
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.testing import RunningWorker
 from tests.fuzz.secret import ENVIRONMENT, PASSWORD, PASSWORD_END, PAYLOAD

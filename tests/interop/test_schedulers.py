@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobTemplate, Schedule, Schedules
+from glidemq_orchestrate import JobTemplate, Schedule
+from glidemq_orchestrate.clients import Schedules
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

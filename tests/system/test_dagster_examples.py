@@ -9,7 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from glidemq_orchestrate import EmbeddedServer, Job, JobState, Queue
+from glidemq_orchestrate import EmbeddedServer, JobState, Queue
+from glidemq_orchestrate.jobs import Job
 from tests.system.real_dagster import DagsterStack
 
 pytestmark = [pytest.mark.system, pytest.mark.long]

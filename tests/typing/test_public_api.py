@@ -18,23 +18,16 @@ from glidemq_orchestrate import (
     Backoff,
     Context,
     EmbeddedServer,
-    Event,
     EventReader,
-    FlowChange,
     FlowNode,
-    FlowOutcome,
     FlowProducer,
     FlowSpec,
     FlowState,
-    FlowStatus,
     Handlers,
-    Job,
     JobOptions,
     JobState,
     JobTemplate,
     NewJob,
-    NodeChange,
-    NodeStatus,
     Queue,
     RetryLater,
     Unrecoverable,
@@ -42,6 +35,9 @@ from glidemq_orchestrate import (
     check_flow,
 )
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.events import Event
+from glidemq_orchestrate.flows import FlowChange, FlowOutcome, FlowStatus, NodeChange, NodeStatus
+from glidemq_orchestrate.jobs import Job
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.wire.codec import Json
 

@@ -17,7 +17,6 @@ from glidemq_orchestrate import (
     Broadcast,
     Dependency,
     EmbeddedServer,
-    EventFilter,
     FlowNode,
     FlowProducer,
     FlowSpec,
@@ -28,10 +27,10 @@ from glidemq_orchestrate import (
     Queue,
     Schedule,
     check_flow,
-    map_over,
-    nested,
 )
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidFlow, InvalidJob
+from glidemq_orchestrate.events import EventFilter
+from glidemq_orchestrate.flows import map_over, nested
 from glidemq_orchestrate.flows.dependencies import Rule
 from glidemq_orchestrate.foundation.arguments import explained, fits
 from glidemq_orchestrate.jobs.option_values import Fallback

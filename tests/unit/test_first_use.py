@@ -47,6 +47,7 @@ def test_both_kinds_of_driver_can_be_imported_at_the_same_moment() -> None:
 FORKS = """
 import os, signal, sys, threading, time
 import glidemq_orchestrate as g
+from glidemq_orchestrate import clients
 from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError
 import asyncio
 
@@ -58,7 +59,7 @@ ways = {
     "async client": lambda: asyncio.run(g.AsyncQueue("etl", url).counts()),
     "worker": lambda: g.Worker(url, queues=["etl"]),
     "graph": lambda: spec.to_graph(),
-    "schedule": lambda: g.Schedules("etl", url).upsert("x", g.Schedule(cron="0 2 * * *"), job),
+    "schedule": lambda: clients.Schedules("etl", url).upsert("x", g.Schedule(cron="0 2 * * *"), job),
     "file": lambda: g.FlowSpec.from_file(sys.argv[2]),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,15 @@ def test_type_checkers_see_the_same_names_of_the_same_modules() -> None:
     assert declared == homes
     for name, module in declared.items():
         assert getattr(glidemq_orchestrate, name).__module__ in (module, "types"), name
+
+
+@pytest.mark.parametrize("name", ["clients", "events", "flows", "jobs", "runs", "testing", "worker"])
+def test_each_package_for_users_has_all_its_names(name: str) -> None:
+    package = importlib.import_module(f"glidemq_orchestrate.{name}")
+    assert len(set(package.__all__)) == len(package.__all__)
+    for public in package.__all__:
+        assert getattr(package, public) is not None
+        assert public in dir(package)
 
 
 def test_a_name_is_that_of_its_module() -> None:

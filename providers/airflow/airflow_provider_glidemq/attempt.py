@@ -38,7 +38,7 @@ from glidemq_orchestrate.runs import Attempt, Origin, derived_id
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol, RuntimeTaskInstanceProtocol
 
-    from glidemq_orchestrate import FlowStatus
+    from glidemq_orchestrate.flows import FlowStatus
 
 ATTEMPT_LABEL: Final = "airflow_attempt"
 USER_LABELS: Final = 24  # of the 32 that a flow may have

@@ -29,7 +29,7 @@ from glidemq_orchestrate.foundation.names import is_named, named_function, shown
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from glidemq_orchestrate import FlowStatus
+    from glidemq_orchestrate.flows import FlowStatus
 
 Kind = Literal["submitted", "progress", "end"]
 CALLBACK_TIMEOUT: Final = timedelta(seconds=30)

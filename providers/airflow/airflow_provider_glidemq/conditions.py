@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import JobState
-    from glidemq_orchestrate.clients.queue import WorkerInfo
+    from glidemq_orchestrate.clients import WorkerInfo
 
 Condition = Literal["empty", "idle", "paused", "resumed", "served"]
 WAITING: Final = ("waiting", "prioritized")

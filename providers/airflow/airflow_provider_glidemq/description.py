@@ -12,7 +12,7 @@ from airflow_provider_glidemq.attempt import USER_LABELS
 from airflow_provider_glidemq.templates import FREE, MARKS, TemplateNames, is_template, is_unknown
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
-from glidemq_orchestrate.flows.dependencies import OnFailure
+from glidemq_orchestrate.flows import OnFailure
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.names import MAX_NAME, check_named
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
-from glidemq_orchestrate import FlowNode, FlowSpec, JobState, NodeStatus, Rule
+from glidemq_orchestrate import FlowNode, FlowSpec, JobState, Rule
 from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.flows.dependencies import verdict
 from glidemq_orchestrate.flows.pattern import expand
 from glidemq_orchestrate.runs import UPSTREAM

@@ -37,8 +37,9 @@ from glidemq_orchestrate.errors import (
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from glidemq_orchestrate import Flow, FlowSpec, FlowStatus, NodeStatus, Wait
-    from glidemq_orchestrate.jobs.job import JobLogs
+    from glidemq_orchestrate import Flow, FlowSpec
+    from glidemq_orchestrate.flows import FlowStatus, NodeStatus, Wait
+    from glidemq_orchestrate.jobs import JobLogs
 
 NODES: Final = 50
 LINES: Final = 50

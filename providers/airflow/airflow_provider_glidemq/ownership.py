@@ -10,8 +10,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate import Duration, Owner, runs
+from glidemq_orchestrate import Owner, runs
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.runs import Duration
 
 DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds of lease while the process of the task waits itself

@@ -10,9 +10,8 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
 from airflow_provider_glidemq.callbacks import check_callbacks
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
-from glidemq_orchestrate import Duration
 from glidemq_orchestrate.foundation.names import FLOW_ID
-from glidemq_orchestrate.runs import OnExisting
+from glidemq_orchestrate.runs import Duration, OnExisting
 
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill", "show_logs")

@@ -20,9 +20,10 @@ from dagster_glidemq.asset_flow import (
 from dagster_glidemq.checks import GlideMQCheck, Metadata, by_node, check_checks, node_metadata
 from dagster_glidemq.lineage import flow_id_for, is_retry
 from dagster_glidemq.resource import GlideMQResource
-from glidemq_orchestrate import Duration, FlowSpec, FlowStatus, NodeStatus
+from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
-from glidemq_orchestrate.runs import Changes, Json
+from glidemq_orchestrate.flows import FlowStatus, NodeStatus
+from glidemq_orchestrate.runs import Changes, Duration, Json
 
 FlowId = Callable[[dg.AssetExecutionContext], str | None]
 Event = dg.MaterializeResult[Any] | dg.AssetCheckResult

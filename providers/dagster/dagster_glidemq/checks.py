@@ -12,7 +12,7 @@ import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import in_seconds
-from glidemq_orchestrate import FlowProducer, FlowSpec, NodeStatus, check_flow
+from glidemq_orchestrate import FlowProducer, FlowSpec, check_flow
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     GlideMQError,
@@ -20,6 +20,7 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
     WorkersMissing,
 )
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED, has_passed
 from glidemq_orchestrate.runs import Json, Patience, in_text, json_size
 

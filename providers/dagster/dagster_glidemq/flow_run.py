@@ -21,12 +21,14 @@ from dagster import DagsterEvent
 
 from dagster_glidemq.lineage import Context, lineage_of, root_run_id
 from dagster_glidemq.private import EngineEventData
-from glidemq_orchestrate import Duration, Flow, FlowProducer, FlowSpec, NodeStatus, Owner
+from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.errors import FailedNode, FlowConflict, FlowFailed, GlideMQError
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.jobs.attempt import has_passed
 from glidemq_orchestrate.runs import (
     Changes,
     Decision,
+    Duration,
     OrchestratedRun,
     in_text,
     log_failures,

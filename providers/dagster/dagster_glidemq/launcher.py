@@ -39,8 +39,9 @@ from dagster_glidemq.step_job import (
     run_job_id,
     storage_of,
 )
-from glidemq_orchestrate import Duration, NewJob
+from glidemq_orchestrate import NewJob
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.runs import Duration
 
 GRACE_SECONDS: Final = 60.0
 

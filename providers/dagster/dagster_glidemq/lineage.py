@@ -14,7 +14,7 @@ from typing import Final
 
 import dagster as dg
 
-from glidemq_orchestrate import FlowStatus
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.runs import Attempt, Decision, Origin, derived_id
 
 PARENT_RUN_TAG: Final = "dagster/parent_run_id"

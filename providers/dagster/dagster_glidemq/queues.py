@@ -15,8 +15,9 @@ from typing import Final
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import in_seconds
-from glidemq_orchestrate import Job, JobState, Keep, NewJob, Queue
+from glidemq_orchestrate import JobState, Keep, NewJob, Queue
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
+from glidemq_orchestrate.jobs import Job
 from glidemq_orchestrate.runs import Patience, in_text
 
 KEEP: Final = Keep(age=timedelta(days=1))

@@ -14,17 +14,10 @@ from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import ConfigDuration, OptionalConfigDuration, in_seconds
 from dagster_glidemq.flow_run import FlowRun, failure_from
 from dagster_glidemq.lineage import Context, flow_id_for, lineage_of
-from glidemq_orchestrate import (
-    AsyncFlowProducer,
-    AsyncQueue,
-    Duration,
-    FlowOutcome,
-    FlowProducer,
-    FlowSpec,
-    Queue,
-)
+from glidemq_orchestrate import AsyncFlowProducer, AsyncQueue, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError
-from glidemq_orchestrate.runs import Changes, Decision, Patience, decide, drive, history_of
+from glidemq_orchestrate.flows import FlowOutcome
+from glidemq_orchestrate.runs import Changes, Decision, Duration, Patience, decide, drive, history_of
 
 FIRST_SECONDS: Final = 5.0
 

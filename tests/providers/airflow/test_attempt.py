@@ -19,7 +19,8 @@ from airflow_provider_glidemq.attempt import (
     is_taken_over,
 )
 
-from glidemq_orchestrate import FlowState, FlowStatus
+from glidemq_orchestrate import FlowState
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.runs import Decision, decide
 from tests.providers.airflow.builders import FakeRun, FakeTask
 

@@ -15,9 +15,10 @@ from airflow_provider_glidemq.triggers.shared.events import (
     Subscription,
 )
 
-from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, Event, FlowNode, FlowSpec, FlowStatus
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
 from glidemq_orchestrate.errors import ConnectionFailed, FlowNotFound
-from glidemq_orchestrate.events import EventKind
+from glidemq_orchestrate.events import Event, EventKind
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.settings import ConnectionSettings
 from tests.providers.airflow.builders import QUEUE, Valkey
 

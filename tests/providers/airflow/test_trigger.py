@@ -18,7 +18,8 @@ from airflow_provider_glidemq.triggers.shared import client, events
 from airflow_provider_glidemq.triggers.shared.client import shared_client
 from airflow_provider_glidemq.triggers.shared.events import Subscription
 
-from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, FlowStatus, Worker
+from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Worker
+from glidemq_orchestrate.flows import FlowStatus
 from tests.node import PlainNode
 from tests.providers.airflow.builders import QUEUE, FakeTask, Valkey, chain, fired, submit, task_states, until
 

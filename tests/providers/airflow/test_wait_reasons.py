@@ -18,8 +18,9 @@ from airflow_provider_glidemq.exceptions import (
 from airflow_provider_glidemq.node_reports import FIRST, LAST, SHOWN, WaitReasons, in_block, in_lines
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
 
-from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Wait, Worker
+from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Worker
 from glidemq_orchestrate.errors import FailedNode
+from glidemq_orchestrate.flows import Wait
 from tests.providers.airflow.builders import QUEUE, Valkey, blocking, deferred, fired
 
 FLOW_ID = flow_id_for("d", "t", "r1")

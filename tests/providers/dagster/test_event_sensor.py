@@ -9,8 +9,9 @@ import pytest
 from dagster_glidemq import GlideMQResource, build_glidemq_event_sensor
 from dagster_glidemq.sensors.tick import Answer
 
-from glidemq_orchestrate import Event, Queue
+from glidemq_orchestrate import Queue
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
+from glidemq_orchestrate.events import Event
 from tests.conftest import Eventually, RunWorker
 from tests.providers.dagster.sensing import Ticks, trim_events
 

@@ -15,7 +15,8 @@ from dagster._check import CheckError
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster_glidemq.step_job import STEP_JOB, step_job_id
 
-from glidemq_orchestrate import EmbeddedServer, Job, JobOptions, JobState
+from glidemq_orchestrate import EmbeddedServer, JobOptions, JobState
+from glidemq_orchestrate.jobs import Job
 from tests.processes import is_alive, is_gone
 from tests.providers.dagster.stepping import MODULE, Steps, failure, kinds, place_of, wait_for
 

@@ -13,8 +13,9 @@ from dagster_glidemq import GlideMQResource, build_glidemq_event_sensor, build_g
 from dagster_glidemq.sensors import flows as module
 from redis import Redis
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowStatus, JobOptions, Queue
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from tests.conftest import RunWorker
 from tests.node import PlainNode

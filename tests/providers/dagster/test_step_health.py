@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dagster_glidemq.queues import MARGIN_SECONDS, Overdue, why_lost
 
-from glidemq_orchestrate import Job
+from glidemq_orchestrate.jobs import Job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,8 +10,10 @@ import pytest
 from dagster_glidemq.sensors import flows, queues
 from dagster_glidemq.step_job import RunJob, StepJob, place_of_run, place_of_step, run_job_id, step_job_id
 
-from glidemq_orchestrate import Event, FlowState, FlowStatus
+from glidemq_orchestrate import FlowState
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.events import Event
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.flows.status import FlowId
 from glidemq_orchestrate.wire.keys import check_job_id
 

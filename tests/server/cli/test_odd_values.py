@@ -15,8 +15,9 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Schedule, Schedules
+from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Schedule
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.errors import ConfigurationError
 
 HUGE = "9" * 5000

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import Event, EventFilter
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.events import EventKind
+from glidemq_orchestrate.events import Event, EventFilter, EventKind
 
 if TYPE_CHECKING:
     from tests.server.conftest import Clients

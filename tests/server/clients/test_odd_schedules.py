@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedules
+from glidemq_orchestrate import JobTemplate, Queue, Schedule
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.schedules import ops
 from glidemq_orchestrate.wire.call import _report_once
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import AsyncSchedules, JobOptions, JobTemplate, Schedule, Schedules
+from glidemq_orchestrate import JobOptions, JobTemplate, Schedule
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.clients import AsyncSchedules, Schedules
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ScheduleBusy, ScheduleNotFound
 from glidemq_orchestrate.schedules import ops
 from glidemq_orchestrate.schedules.schedule import CatchUp

@@ -14,15 +14,14 @@ from glidemq_orchestrate import (
     AsyncFlow,
     AsyncFlowProducer,
     AsyncQueue,
-    AsyncSchedules,
     Broadcast,
     Client,
     EventReader,
     Flow,
     FlowProducer,
     Queue,
-    Schedules,
 )
+from glidemq_orchestrate.clients import AsyncSchedules, Schedules
 
 AT_ONCE = ("__init__", "watch", "watch_batches", "queue", "events", "schedules", "broadcast")
 PAIRS = [

@@ -26,8 +26,8 @@ from glidemq_orchestrate import (
     Queue,
     RateLimit,
     Schedule,
-    Schedules,
 )
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError

@@ -28,9 +28,9 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
     Schedule,
-    Schedules,
 )
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import (

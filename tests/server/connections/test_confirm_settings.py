@@ -21,8 +21,8 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
     Schedule,
-    Schedules,
 )
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, NotConfirmed, WaitTimeout
 from glidemq_orchestrate.server.findings import confirm_rule, rule

@@ -16,7 +16,6 @@ import pytest
 
 from glidemq_orchestrate import (
     AsyncBroadcast,
-    AsyncSchedules,
     Broadcast,
     ConnectionSettings,
     FlowNode,
@@ -27,8 +26,8 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
     Schedule,
-    Schedules,
 )
+from glidemq_orchestrate.clients import AsyncSchedules, Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import OutcomeUnknown, ServerBusy
 from tests.chaos.proxy import Proxy

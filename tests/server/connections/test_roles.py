@@ -25,8 +25,8 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
     Schedule,
-    Schedules,
 )
+from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import (
-    FlowNode,
-    FlowProducer,
-    FlowSpec,
-    FlowState,
-    JobOptions,
-    chain,
-    map_over,
-    nested,
-)
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate.errors import FlowEnded, NodeExists
+from glidemq_orchestrate.flows import chain, map_over, nested
 from tests.builders import node
 
 if TYPE_CHECKING:

@@ -14,16 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import (
-    FlowChange,
-    FlowProducer,
-    FlowSpec,
-    FlowState,
-    JobOptions,
-    NodeChange,
-    Worker,
-)
+from glidemq_orchestrate import FlowProducer, FlowSpec, FlowState, JobOptions, Worker
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, WaitTimeout
+from glidemq_orchestrate.flows import FlowChange, NodeChange
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowChange, FlowNode, FlowProducer, FlowSpec, JobOptions, NodeChange
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.flows import FlowChange, NodeChange
 from glidemq_orchestrate.flows import watch as flow_watch
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef

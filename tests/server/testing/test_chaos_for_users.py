@@ -15,9 +15,10 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import FlowNode, FlowOutcome, FlowSpec
+from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.cli import app as command_line
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows import FlowOutcome
 from glidemq_orchestrate.testing.chaos import Act, ChaosReport, FindingKind, effect, run_chaos
 from tests.processes import runs
 from tests.server.testing.outside import FOLDER

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobOptions, JobState, JobTemplate, NewJob, Queue, Schedule, Schedules
+from glidemq_orchestrate import JobOptions, JobState, JobTemplate, NewJob, Queue, Schedule
+from glidemq_orchestrate.clients import Schedules
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

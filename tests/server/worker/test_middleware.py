@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import (
-    Context,
-    Execution,
-    Handlers,
-    JobEvent,
-    JobOptions,
-    JobState,
-    Middleware,
-    Queue,
-    RetryLater,
-    Worker,
-)
+from glidemq_orchestrate import Context, Handlers, JobOptions, JobState, Middleware, Queue, RetryLater, Worker
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.worker import Execution, JobEvent
 from glidemq_orchestrate.worker.handlers.middleware import Proceed
 from tests.server import process_handlers
 

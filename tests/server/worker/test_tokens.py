@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from glidemq_orchestrate import JobState, Queue, TokenLimit
+from glidemq_orchestrate import JobState, Queue
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.call import Batch, Call
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker import TokenLimit
 from glidemq_orchestrate.worker.usage_limits import charge_tokens
 
 if TYPE_CHECKING:

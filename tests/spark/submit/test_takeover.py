@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import Duration, FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
+from glidemq_orchestrate.runs import Duration
 from glidemq_orchestrate.spark.submit.application import JOB_NAME
 from glidemq_orchestrate.spark.submit.handler import DriverFailed, run_application
 from glidemq_orchestrate.worker.handlers.context import Cancelled

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from glidemq_orchestrate import FlowState, FlowStatus, JobState, NodeStatus
+from glidemq_orchestrate import FlowState, JobState
 from glidemq_orchestrate.cli.flow.view import FOLD_FROM, flow_view, node_table
 from glidemq_orchestrate.cli.shell import summary_table
+from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.status import FlowId, Wait
 
 if TYPE_CHECKING:

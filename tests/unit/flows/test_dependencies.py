@@ -11,17 +11,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import (
-    Deduplication,
-    Dependency,
-    FlowNode,
-    FlowSpec,
-    JobOptions,
-    Rule,
-    map_over,
-    nested,
-)
+from glidemq_orchestrate import Deduplication, Dependency, FlowNode, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.flows import map_over, nested
 from glidemq_orchestrate.flows.checked import CheckedNode, check_flow
 from glidemq_orchestrate.flows.dependencies import OnFailure, verdict
 from glidemq_orchestrate.flows.staged.growth import check_growth

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowSpec, chain, chord, group, map_over, nested
+from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
+from glidemq_orchestrate.flows import chain, chord, group, map_over, nested
 from glidemq_orchestrate.flows.checked import check_flow
 
 

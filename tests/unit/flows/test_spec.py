@@ -12,16 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate import (
-    Backoff,
-    FlowNode,
-    FlowSpec,
-    FlowState,
-    FlowStatus,
-    JobOptions,
-    JobState,
-    NodeStatus,
-)
+from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, FlowState, JobOptions, JobState
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     CycleError,
@@ -32,6 +23,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     UnknownDependency,
 )
+from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.checked import MAX_NODES, check_flow
 from glidemq_orchestrate.flows.status import FlowId
 from glidemq_orchestrate.wire.stored import moment

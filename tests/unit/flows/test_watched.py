@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import FlowState, JobState, NodeStatus
+from glidemq_orchestrate import FlowState, JobState
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.flows.watched import Reported, time_of, turn_of
 
 WAITING_CHILDREN = JobState.WAITING_CHILDREN

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate import Backoff, Job, JobOptions, JobState
+from glidemq_orchestrate import Backoff, JobOptions, JobState
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
 from glidemq_orchestrate.foundation.durations import milliseconds
+from glidemq_orchestrate.jobs import Job
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.wire.codec import pack

@@ -22,10 +22,9 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
     check_flow,
-    map_over,
-    nested,
 )
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+from glidemq_orchestrate.flows import map_over, nested
 from glidemq_orchestrate.jobs.options import AwaitedKeywords, OptionKeywords
 
 URL = "valkey://127.0.0.1:1"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import FlowState, FlowStatus
+from glidemq_orchestrate import FlowState
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.runs import CountedAttempt, Decision, Origin, beginning, decide, derived_id
 
 FIRST = CountedAttempt("toy", "t", run=0, number=1)

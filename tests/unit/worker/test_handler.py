@@ -13,7 +13,8 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.worker.handlers.context import Cancelled
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import Context, JobEvent
+    from glidemq_orchestrate import Context
+    from glidemq_orchestrate.worker import JobEvent
 
 
 def one(ctx: Context) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import TokenLimit
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.checked import traced
+from glidemq_orchestrate.worker import TokenLimit
 
 FINE: dict[str, Any] = {"max_tokens": 5, "per": timedelta(seconds=1)}
 

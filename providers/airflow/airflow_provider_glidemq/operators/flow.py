@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
 
-    from glidemq_orchestrate import Flow, FlowStatus
+    from glidemq_orchestrate import Flow
+    from glidemq_orchestrate.flows import FlowStatus
     from glidemq_orchestrate.runs import Result
 
 

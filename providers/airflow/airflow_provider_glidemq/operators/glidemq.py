@@ -20,7 +20,9 @@ from glidemq_orchestrate.foundation.names import MAX_NAME, is_named, shown
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from glidemq_orchestrate import Duration, Flow, FlowSpec, FlowStatus, JobOptions
+    from glidemq_orchestrate import Flow, FlowSpec, JobOptions
+    from glidemq_orchestrate.flows import FlowStatus
+    from glidemq_orchestrate.runs import Duration
 
 __all__ = ["XCOM_FLOW_ID", "GlideMQFlowOperator", "GlideMQOperator", "GlideMQSparkOperator", "flow_id_for"]
 

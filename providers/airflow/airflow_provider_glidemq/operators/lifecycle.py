@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from glidemq_orchestrate import Duration, Flow, FlowProducer, FlowStatus
-    from glidemq_orchestrate.runs import Beginning, OnExisting, OrchestratedRun, Patience
+    from glidemq_orchestrate import Flow, FlowProducer
+    from glidemq_orchestrate.flows import FlowStatus
+    from glidemq_orchestrate.runs import Beginning, Duration, OnExisting, OrchestratedRun, Patience
 
 XCOM_FLOW_ID: Final = "glidemq_flow_id"
 

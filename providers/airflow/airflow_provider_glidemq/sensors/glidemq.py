@@ -19,8 +19,8 @@ from glidemq_orchestrate import FlowState, runs
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound, Superseded
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import Duration, Flow
-    from glidemq_orchestrate.runs import Result
+    from glidemq_orchestrate import Flow
+    from glidemq_orchestrate.runs import Duration, Result
 
 __all__ = ["GlideMQFlowSensor", "GlideMQJobSensor", "GlideMQQueueSensor"]
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_glidemq.triggers.waiting import WaitingTrigger
-    from glidemq_orchestrate import Duration
-    from glidemq_orchestrate.runs import Patience
+    from glidemq_orchestrate.runs import Duration, Patience
 
 
 class WaitingSensor(Linked, BaseSensorOperator):

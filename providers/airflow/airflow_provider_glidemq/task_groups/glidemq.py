@@ -24,7 +24,7 @@ from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator
 
-    from glidemq_orchestrate import Duration
+    from glidemq_orchestrate.runs import Duration
 
 # Set on every monitor regardless of default_args: these are carried over to the node, or were refused.
 _PLAIN: Final[Mapping[str, Any]] = {

@@ -27,7 +27,8 @@ from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
-    from glidemq_orchestrate import AsyncFlow, FlowStatus
+    from glidemq_orchestrate import AsyncFlow
+    from glidemq_orchestrate.flows import FlowStatus
 
 
 class _TakenOver(Exception):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer
 
     from airflow_provider_glidemq.triggers.inbox import Batch, Inbox
-    from glidemq_orchestrate import Duration
+    from glidemq_orchestrate.runs import Duration
 
 MAX_MESSAGES: Final = 500
 SETTLED_SECONDS: Final = 15.0

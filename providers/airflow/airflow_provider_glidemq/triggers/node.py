@@ -50,7 +50,7 @@ from glidemq_orchestrate.runs import NotOwned, check_owned, in_text
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
     from airflow_provider_glidemq.triggers.shared.tasks import GroupTask
-    from glidemq_orchestrate import NodeStatus
+    from glidemq_orchestrate.flows import NodeStatus
 
 TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
 WATCH_SECONDS: Final = 1.0  # between checks while jobs of the queue end

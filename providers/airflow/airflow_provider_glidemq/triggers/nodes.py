@@ -13,8 +13,9 @@ from airflow_provider_glidemq.exceptions import again_in_group
 from airflow_provider_glidemq.group_flow import RETURN_VALUE, is_node_of, is_over, ordered
 from airflow_provider_glidemq.node_reports import in_block
 from airflow_provider_glidemq.results import check_size, longest_map
-from glidemq_orchestrate import AsyncFlow, JobState, NodeStatus
+from glidemq_orchestrate import AsyncFlow, JobState
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, NodeNotEnded, NodeNotFound, NodeNotRepeatable
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.runs import in_text
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from glidemq_orchestrate.errors import GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
-    from glidemq_orchestrate import AsyncFlow, FlowStatus, NodeStatus
+    from glidemq_orchestrate import AsyncFlow
+    from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 
 MAX_REASON: Final = 500
 LAST_SECONDS: Final = 5.0

@@ -21,9 +21,9 @@ from dagster_glidemq.durations import (
 from dagster_glidemq.lineage import Context
 from dagster_glidemq.pipes.run import CompletedInvocation, Events, PipesRun
 from dagster_glidemq.resource import GlideMQResource
-from glidemq_orchestrate import Duration, FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.runs import JsonLike
+from glidemq_orchestrate.runs import Duration, JsonLike
 
 RETENTION: Final = timedelta(days=7)
 """How long a job and its result are kept: as long as its messages."""

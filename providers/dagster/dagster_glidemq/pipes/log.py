@@ -18,7 +18,7 @@ from dagster_glidemq.pipes import messages as pipes
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import JobState, Queue
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.jobs.output import JobMessage
+from glidemq_orchestrate.jobs import JobMessage
 from glidemq_orchestrate.runs import Patience, in_text
 
 PAGE: Final = 100

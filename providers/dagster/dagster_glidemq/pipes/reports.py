@@ -17,9 +17,10 @@ from dagster_pipes import PipesMessage
 from dagster_glidemq.checks import about
 from dagster_glidemq.pipes import messages as pipes
 from dagster_glidemq.pipes.log import LiveLog, pages
-from glidemq_orchestrate import JobState, NodeStatus, Queue
+from glidemq_orchestrate import JobState, Queue
 from glidemq_orchestrate.errors import Superseded
-from glidemq_orchestrate.jobs.output import AcceptedAttempt
+from glidemq_orchestrate.flows import NodeStatus
+from glidemq_orchestrate.jobs import AcceptedAttempt
 from glidemq_orchestrate.runs import Changes, Json, Patience
 
 

@@ -30,7 +30,7 @@ from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
 from glidemq_orchestrate.runs import Changes, Patience
-from glidemq_orchestrate.worker.services.supervisor import Supervisor
+from glidemq_orchestrate.worker import Supervisor
 
 T = TypeVar("T")
 

@@ -28,9 +28,10 @@ from dagster_glidemq.sensors.tick import (
     new_events,
     patience_of,
 )
-from glidemq_orchestrate import Event, EventReader, FlowProducer, FlowState, FlowStatus
+from glidemq_orchestrate import EventReader, FlowProducer, FlowState
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
-from glidemq_orchestrate.flows.status import FlowId
+from glidemq_orchestrate.events import Event
+from glidemq_orchestrate.flows import FlowId, FlowStatus
 from glidemq_orchestrate.runs import Patience
 from glidemq_orchestrate.wire.keys import check_queue_name
 

@@ -30,8 +30,10 @@ from dagster_glidemq.sensors.tick import (
     new_events,
     patience_of,
 )
-from glidemq_orchestrate import Duration, Event, EventFilter, EventReader, FlowProducer, JobState, Queue
+from glidemq_orchestrate import EventReader, FlowProducer, JobState, Queue
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.events import Event, EventFilter
+from glidemq_orchestrate.runs import Duration
 from glidemq_orchestrate.wire.keys import check_queue_name
 
 COUNTED: Final = frozenset(JobState) - {

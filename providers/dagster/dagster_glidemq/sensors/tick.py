@@ -10,8 +10,9 @@ import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import in_seconds
-from glidemq_orchestrate import Event, EventReader, FlowProducer
+from glidemq_orchestrate import EventReader, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.events import Event
 from glidemq_orchestrate.runs import Patience
 
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation

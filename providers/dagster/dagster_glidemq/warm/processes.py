@@ -24,7 +24,7 @@ from dagster_glidemq.step_job import JOB_TAG, RunJob, StepJob
 from dagster_glidemq.warm.process import Stale, WarmProcess
 from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate.lifeline.lifeline import patched
-from glidemq_orchestrate.worker.handlers.context import Cancelled
+from glidemq_orchestrate.worker import Cancelled
 
 MAX: Final = 8
 TRIES: Final = 4

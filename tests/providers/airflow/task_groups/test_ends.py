@@ -17,7 +17,7 @@ from airflow_provider_glidemq.group_flow import (
     to_start_over,
 )
 
-from glidemq_orchestrate import NodeStatus
+from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

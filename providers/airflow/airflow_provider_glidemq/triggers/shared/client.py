@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook, LookupFailed, looking_up
 from airflow_provider_glidemq.triggers.shared.events import LINGER_SECONDS, QueueEvents, start
 from airflow_provider_glidemq.triggers.shared.reconciler import Reconciler
-from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, ConnectionSettings, FlowState, FlowStatus, Owner
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, ConnectionSettings, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, StateError
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.runs import adrive, cancel_owned, history_of
 
 T = TypeVar("T")

@@ -17,18 +17,12 @@ from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from airflow_provider_glidemq.conditions import QueueState
-from glidemq_orchestrate import (
-    AsyncEventReader,
-    AsyncFlow,
-    AsyncFlowProducer,
-    AsyncQueue,
-    ConnectionSettings,
-    Event,
-    FlowStatus,
-)
+from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, AsyncQueue, ConnectionSettings
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError
+from glidemq_orchestrate.events import Event
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.jobs.states import ABSENT
-from glidemq_orchestrate.worker.services.supervisor import Supervisor
+from glidemq_orchestrate.worker import Supervisor
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,9 @@ from typing import Final
 from airflow_provider_glidemq.attempt import Began, TaskKey, began
 from airflow_provider_glidemq.group_flow import GROUP_LABEL, is_node_of
 from airflow_provider_glidemq.triggers.shared.tasks import ENDED, states_in_run, states_of
-from glidemq_orchestrate import AsyncFlowProducer, FlowStatus
+from glidemq_orchestrate import AsyncFlowProducer
 from glidemq_orchestrate.errors import GlideMQError, StateError
+from glidemq_orchestrate.flows import FlowStatus
 from glidemq_orchestrate.runs import NotOwned, adrive, cancel_owned, check_owned
 
 logger = logging.getLogger(__name__)

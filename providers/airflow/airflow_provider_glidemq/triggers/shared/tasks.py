@@ -24,7 +24,7 @@ from airflow_provider_glidemq.group_flow import LAUNCH_SECONDS, RETURN_VALUE, XC
 from glidemq_orchestrate.runs import reconnect_pauses
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import NodeStatus
+    from glidemq_orchestrate.flows import NodeStatus
 
 T = TypeVar("T")
 
