@@ -93,8 +93,8 @@ def run_python_step(ctx: Context) -> Json:
     """Run the step that the payload names, and return its result.
 
     Raises:
-        InvalidCall, StepCancelled, StepFailed: See ``run_step``. An error of the step itself is raised as it
-        is.
+        InvalidCall, StepCancelled, StepFailed: See ``run_step``. An error of the step itself is raised
+            unchanged.
         RetryLater: The session was lost, perhaps because of another step: this costs no attempt.
         SessionLost: The session was lost again while the step ran.
     """
@@ -115,7 +115,7 @@ def run_python_step(ctx: Context) -> Json:
 
 def _run(ctx: Context, *, is_suspect: bool) -> Json:
     if _is_here():
-        return run_step(engine_for(), ctx)
+        return run_step(engine_for().step, ctx)
     data = ctx.data if isinstance(ctx.data, dict) else {}
     title = f"step {data.get('callable') or data.get('file') or ctx.name}"
     result, published = hosts.run(ctx, title, SessionRequest.of(ctx.data), fresh=is_suspect)

@@ -26,8 +26,8 @@ from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone, Sessi
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.locations.version import Publication
-from glidemq_orchestrate.spark.sessions.engines import engine_for
-from glidemq_orchestrate.spark.steps.run import Engine, run_step
+from glidemq_orchestrate.spark.sessions.engines import Engine, engine_for
+from glidemq_orchestrate.spark.steps.run import run_step
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Reporter
 from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
@@ -129,7 +129,7 @@ class _Host:
         ctx = Context(**job, reporter=reporter, cancelled=reporter.cancelled, flow=flow)
         published = list[Publication]()
         try:
-            result = encode(run_step(self._engine, ctx), where=f"result of job {ctx.name}")
+            result = encode(run_step(self._engine.step, ctx), where=f"result of job {ctx.name}")
         finally:
             published += accepted.take((ctx.queue, ctx.job_id, ctx.epoch))
         return Outcome(result, published)
@@ -154,7 +154,7 @@ class _Host:
 
 
 class _Reporter(Reporter):
-    """The calls of a step to its worker; each waits for its answer. See ``worker.context.Reporter``."""
+    """The calls of a step to its worker; each waits for its answer. See ``Reporter``."""
 
     def __init__(self, wire: Wire, number: int) -> None:
         self.cancelled = Cancelled()
@@ -217,7 +217,7 @@ class _Reporter(Reporter):
 
 
 class _Flow(FlowOfNode):
-    """The flow of the step's node; see ``worker.running_flow.RunningFlow``."""
+    """The flow of the step's node; see ``worker.contexts.RunningFlow``."""
 
     def __init__(self, reporter: _Reporter) -> None:
         self._reporter = reporter

@@ -242,12 +242,12 @@ class TestTables:
         data = {"sql": "select :n as n, 'monday' as day", "args": {"n": 7}, "publish": to}
         one = make_run(data, allow_import=[])
         one.ctx.name, one.ctx.epoch = SQL_JOB, 1_000
-        assert made(spark, run_step(engine_for(), one.ctx))
+        assert made(spark, run_step(engine_for().step, one.ctx))
         assert rows() == [(7, "monday")]
         refused = make_run({**data, "publish": {**to, "format": "orc"}}, allow_import=[])
         refused.ctx.name = SQL_JOB
         with pytest.raises(InvalidCall, match="publish must be an object of"):
-            run_step(engine_for(), refused.ctx)
+            run_step(engine_for().step, refused.ctx)
 
     def test_what_cannot_be_is_refused(self, spark: SparkSession) -> None:
         with pytest.raises(Unrecoverable, match="replace must be one of all, partitions, nothing"):

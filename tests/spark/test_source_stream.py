@@ -99,7 +99,7 @@ def test_events_of_a_new_queue_that_are_gone_are_told(url: str, queue: Queue, re
         list(reader.read(part))
     assert str(told.value) == (
         "6 older events of queue etl, which is new to this checkpoint, are gone: "
-        "set the option failOnDataLoss to false to go on with what is there"
+        "set the option failOnDataLoss to false to continue with the existing events"
     )
     reader.stop()
     reader = EventStreamReader.of({**given, "failOnDataLoss": "false"})

@@ -144,7 +144,7 @@ NO_STEPS: list[tuple[Any, str]] = [
 
 def run_python_step(ctx: Context) -> Any:
     """In this process."""
-    return run_step(engine_for(), ctx)
+    return run_step(engine_for().step, ctx)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def write_chart(tables: Tables, days: int, path: Path) -> None:
     figure.text(
         0.025, 0.962, f"{nodes:,} nodes ended", fontsize=24, fontweight="bold", color=INK, va="center"
     )
-    subtitle = f"in the flows of the last {days} days; {failed:,} failed for good"
+    subtitle = f"in the flows of the last {days} days; {failed:,} failed permanently"
     figure.text(LEFT, 0.925, subtitle, fontsize=13, color=QUIET, va="center")
     figure.savefig(path)
 

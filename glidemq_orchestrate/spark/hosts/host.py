@@ -1,4 +1,4 @@
-"""A session host as its worker sees it: a child process with its steps, and its place in the pool."""
+"""A session host, on the side of its worker: the child process, its steps, and its entry in the pool."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ START_SECONDS: Final = 900.0
 """How long a session may take to start: a cluster may have to make room for it."""
 POLL_SECONDS: Final = 0.1
 CANCEL_GRACE_SECONDS: Final = 20.0
-"""How long a cancelled step may continue; then it is left to its host, which takes no other step."""
+"""How long a cancelled step may continue. After that its host takes no more steps."""
 END_SECONDS: Final = 20.0
 _METHODS: Final = frozenset({"log", "report_usage", "write_message", "check_owner"})
 _OF_REPORTER: Final = frozenset({"note_published"})
@@ -55,7 +55,7 @@ class Host:
     Attributes:
         settings: The settings of its session.
         is_retired: Whether it takes no more steps, because it is about to end or has ended.
-        steps: The number of steps that it was given.
+        steps: The number of steps that were sent to it.
         since: The monotonic time of its start.
     """
 
@@ -210,7 +210,7 @@ class Host:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, with everything that it has started."""
+        """Kill it, with everything that it has started."""
         self.is_retired = True
         if (process := self._process) is not None:
             self._kill_group(process.pid)
@@ -302,7 +302,7 @@ class Host:
 
 
 def _called(ctx: Context, message: Message) -> bytes | None:
-    """Make a call for a step; returns None, or the packed error."""
+    """Call a method of the context for a step; returns None, or the packed error."""
     try:
         method, given = message.value
         if method == "add_nodes" and ctx.flow is not None:

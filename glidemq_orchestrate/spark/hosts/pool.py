@@ -31,7 +31,7 @@ SILENT_SECONDS: Final = 60.0
 KILL_SECONDS: Final = 300.0
 """How long a session may fail to reply, as in a long garbage collection; then its steps run again."""
 IDLE_SECONDS: Final = 300.0
-"""How long a session with other settings is kept after its last step."""
+"""How long a session with other settings stays after its last step."""
 REPORT_WAIT_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 60.0
 START_TRIES: Final = 3
@@ -227,7 +227,7 @@ class Hosts:
     def _new(
         self, request: SessionRequest, *, is_for_once: bool
     ) -> tuple[PooledHost | None, PooledHost | None]:
-        """A new host, if one more is allowed, and the host that has to end for it."""
+        """A new host if one more is allowed, and the idle host that must end first."""
         surplus = None
         if request != SHARED or is_for_once:
             extra = [
@@ -261,7 +261,7 @@ class Hosts:
             self._end(place)
 
     def _maintain(self, stopping: threading.Event) -> None:
-        """Replace hosts that have ended or are worn out, and end those that are not used."""
+        """Replace hosts that have ended or have reached a limit, and end those that are not used."""
         measured = time.monotonic()
         while not stopping.wait(POLL_SECONDS):
             try:
@@ -275,7 +275,7 @@ class Hosts:
                 logger.exception("the session hosts cannot be maintained; trying again")
 
     def _replace_shared(self, stopping: threading.Event) -> None:
-        """Ensure that a shared host takes steps; a worn one is retired only once its successor is ready."""
+        """Ensure that a shared host takes steps; at a limit it is retired once its successor is ready."""
         with self._changed:
             shared = [place for place in self._members if place.request == SHARED and not place.is_for_once]
             good = [place for place in shared if not (place.is_over or self._is_worn(place))]

@@ -25,19 +25,16 @@ import os
 import pickle
 import select
 import socket
-import struct
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.setup.settings import SparkSettings
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
-
-_SIZE: Final = struct.Struct(">Q")
 
 
 class Message(NamedTuple):
@@ -85,6 +82,7 @@ class Wire:
 
     def __init__(self, own: socket.socket) -> None:
         self._socket, self._owner = own, os.getpid()
+        self._reader = own.makefile("rb")
         own.set_inheritable(False)
         self._lock = threading.Lock()
 
@@ -95,9 +93,9 @@ class Wire:
             OSError: The connection has ended, or this process was forked from its owner.
             Exception: The value cannot be pickled; nothing was sent.
         """
-        frame = self._frame(Message.of(kind, number, value))
+        packed = self._packed(Message.of(kind, number, value))
         with self._lock:
-            self._socket.sendall(frame)
+            self._socket.sendall(packed)
 
     def try_to_send(self, kind: str, number: int) -> None:
         """Send a message without a value, unless that would have to wait."""
@@ -105,15 +103,14 @@ class Wire:
             return
         try:
             if select.select([], [self._socket], [], 0)[1]:
-                self._socket.sendall(self._frame(Message.of(kind, number)))
+                self._socket.sendall(self._packed(Message.of(kind, number)))
         finally:
             self._lock.release()
 
     def receive(self) -> Message | None:
         """The next message; None once the other side has ended."""
-        with suppress(OSError):
-            if (head := self._read(_SIZE.size)) and (body := self._read(_SIZE.unpack(head)[0])):
-                return Message(*pickle.loads(body))  # noqa: S301  a text, a number and bytes
+        with suppress(OSError, EOFError, pickle.UnpicklingError):  # the last one was cut off
+            return Message(*pickle.load(self._reader))  # noqa: S301  a text, a number and bytes
         return None
 
     def end(self) -> None:
@@ -125,26 +122,16 @@ class Wire:
         """End the connection."""
         self.end()
         with self._lock:
-            self._socket.close()
+            os.close(self._socket.detach())
 
     def after_fork(self) -> None:
         """Leave the connection to the parent: a copy would keep it open."""
-        self._socket.close()
+        os.close(self._socket.detach())
 
-    def _frame(self, message: Message) -> bytes:
+    def _packed(self, message: Message) -> bytes:
         if os.getpid() != self._owner:
             raise OSError("the connection belongs to the parent of this forked process")
-        body = pickle.dumps(tuple(message))
-        return _SIZE.pack(len(body)) + body
-
-    def _read(self, size: int) -> bytes | None:
-        body = bytearray()
-        while len(body) < size:
-            more = self._socket.recv(min(size - len(body), 1 << 20))
-            if not more:
-                return None
-            body += more
-        return bytes(body)
+        return pickle.dumps(tuple(message))
 
 
 def levels_now() -> dict[str, int]:

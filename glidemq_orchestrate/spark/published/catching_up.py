@@ -18,7 +18,7 @@ from glidemq_orchestrate.jobs.pages import sorted_ids
 from glidemq_orchestrate.spark.published.acceptance import Make
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, command
+from glidemq_orchestrate.wire.call import Op, ask, command, parts, send_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.registered import Serving
 
@@ -28,28 +28,18 @@ EVERY_SECONDS: Final = 60.0
 PAGE: Final = 500
 
 
-def some_lines(queue: QueueKeys, first: int, count: int) -> Call[list[str]]:
-    """Some of the lines, the oldest first."""
-    return sorted_ids(queue.key("gmo:published"), first, count, newest_first=False)
-
-
-def forget_page(queue: QueueKeys, some: Sequence[str]) -> Call[int]:
-    """Remove lines: what they name is visible, or gone. Repeatable."""
-    return command("ZREM", queue.key("gmo:published"), *some, decode=replies.integer)
-
-
 def noted_lines(queue: QueueKeys) -> Op[list[str]]:
     """All lines that are there, the oldest first."""
-    found: list[str] = []
-    while len(page := (yield from ask(some_lines(queue, len(found), PAGE)))) == PAGE:
+    key, found = queue.key("gmo:published"), list[str]()
+    while len(page := (yield from ask(sorted_ids(key, len(found), PAGE, newest_first=False)))) == PAGE:
         found += page
     return found + page
 
 
-def forget_lines(queue: QueueKeys, some: Sequence[str]) -> Op[None]:
-    """Remove lines. Repeatable."""
-    for first in range(0, len(some), PAGE):
-        yield from ask(forget_page(queue, some[first : first + PAGE]))
+def forget_lines(queue: QueueKeys, lines: Sequence[str]) -> Op[None]:
+    """Remove lines: what they name is visible, or gone. Repeatable."""
+    key = queue.key("gmo:published")
+    yield from send_all([command("ZREM", key, *some, decode=replies.integer) for some in parts(lines, PAGE)])
 
 
 class NotedQueue(Queue):

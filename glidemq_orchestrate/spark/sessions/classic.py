@@ -13,10 +13,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.spark.failures import NO_EXECUTORS, SessionGone, explained, remedy_of
+from glidemq_orchestrate.spark.failures import NO_EXECUTORS, SessionGone, StepFailed, explained, remedy_of
 from glidemq_orchestrate.spark.sessions.progress import (
     POLL_SECONDS,
     REPORT_SECONDS,
@@ -29,6 +28,7 @@ from glidemq_orchestrate.spark.sessions.sharing.context import sessions_on, stop
 from glidemq_orchestrate.spark.sessions.sharing.current import Calls
 from glidemq_orchestrate.spark.sessions.warm import WarmSession, is_alive
 from glidemq_orchestrate.spark.setup.request import StepRequest, configure, identify
+from glidemq_orchestrate.spark.setup.settings import PATIENCE_VARIABLE
 from glidemq_orchestrate.worker.handlers.context import Context
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ MAX_JOBS: Final = 100
 
 
 class ClassicEngine:
-    """Steps on the warm session of this process, and its JVM; see ``steps.engine``.
+    """Steps on the warm session of this process, and its JVM. Any thread may call it.
 
     A session that has died is built again for the next step.
     """
@@ -53,25 +53,37 @@ class ClassicEngine:
         self._warm = warm
 
     def start(self) -> None:
-        """See ``Engine.start``. On this machine it also runs a first job, which takes seconds."""
+        """Build the session, unless it exists; on a local master also run a first job, which takes seconds.
+
+        Raises:
+            JavaMissing, ConfigurationError: It cannot be built.
+        """
         spark = self.session()
         if str(spark.sparkContext.master).startswith("local"):
             spark.range(1).count()
 
     def is_alive(self) -> bool:
-        """See ``Engine.is_alive``."""
+        """Whether the session replies."""
         return self._warm.is_alive
 
     def session(self) -> SparkSession:
-        """See ``Engine.session``."""
+        """The session, for work that belongs to no step."""
         spark = self._warm.get()
         install()
         return spark
 
     @contextmanager
-    def step(self, ctx: Context, request: StepRequest) -> Iterator[_Step]:
-        """See ``Engine.step``."""
-        shared = self.session()
+    def step(self, ctx: Context, request: StepRequest) -> Iterator[SparkSession]:
+        """Run a block as a step: with its own session, progress in ``ctx``, and an end by ``ctx.cancelled``.
+
+        Afterwards nothing of it runs or remains in the session.
+
+        Raises:
+            InvalidCall: A step may not change one of the settings.
+            SessionGone: Instead of the error of the block, if the session has ended.
+            StepFailed: The same, if no executor ran anything for ``request.patience``.
+        """
+        shared, watch = self.session(), None
         try:
             with _session_on(shared) as spark:
                 if request.conf:
@@ -79,8 +91,13 @@ class ClassicEngine:
                 identify(spark, request.identity)
                 calls = Calls()
                 with _watched(spark, ctx, request, calls) as watch, active(spark, calls, watch.group):
-                    yield _Step(spark, watch)
+                    yield spark
         except Exception as exc:
+            if watch is not None and watch.has_given_up:
+                raise StepFailed(
+                    f"no executor ran anything of {request.title} for {request.patience:g} s "
+                    f"({PATIENCE_VARIABLE}): {NO_EXECUTORS}"
+                ) from exc
             if not is_alive(shared):
                 text = str(exc)
                 raise SessionGone(
@@ -89,20 +106,8 @@ class ClassicEngine:
             raise
 
     def stop(self) -> None:
-        """See ``Engine.stop``."""
+        """End the session, and everything that was started for it."""
         self._warm.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """See ``Step``."""
-
-    spark: SparkSession
-    watch: Starvation
-
-    @property
-    def has_given_up(self) -> bool:
-        return self.watch.has_given_up
 
 
 @contextmanager

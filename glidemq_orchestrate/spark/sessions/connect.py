@@ -2,8 +2,8 @@
 
 A client that is killed leaves its query running on the server. So each step has a session whose id is derived
 from its job: the next attempt of the job finds the session of the one before, ends what runs there, and
-closes it. From then on the server refuses a process that was stopped and wakes up. The server closes idle
-sessions, after an hour by default, so the session of a running step is called regularly.
+closes it. From then on the server refuses calls of an earlier process that was stopped and continues. The
+server closes idle sessions, after an hour by default, so the session of a running step is called regularly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
@@ -63,7 +62,7 @@ _DURATION: Final = re.compile(rf"(?P<count>\d+)(?P<unit>{'|'.join(_SECONDS)})?")
 
 
 class ConnectEngine:
-    """Steps on a Spark Connect server, each with its own session there; see ``steps.engine``."""
+    """Steps on a Spark Connect server, each with its own session there; methods as ``ClassicEngine``."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -71,17 +70,17 @@ class ConnectEngine:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """See ``Engine.start``."""
+        """See ``ClassicEngine.start``."""
         self.session()
 
     def is_alive(self) -> bool:
-        """See ``Engine.is_alive``."""
+        """See ``ClassicEngine.is_alive``."""
         with suppress(Exception):  # gRPC has many
             return bool(self.session().version)
         return False
 
     def session(self) -> SparkSession:
-        """See ``Engine.session``."""
+        """See ``ClassicEngine.session``."""
         with self._lock:
             if self._session is None:
                 require_master(self._settings.master)
@@ -99,15 +98,19 @@ class ConnectEngine:
             return self._session
 
     @contextmanager
-    def step(self, ctx: Context, request: StepRequest) -> Iterator[_Step]:
-        """See ``Engine.step``."""
+    def step(self, ctx: Context, request: StepRequest) -> Iterator[SparkSession]:
+        """See ``ClassicEngine.step``.
+
+        Raises:
+            SessionClosed: The server still runs, and has closed the session.
+        """
         spark, end = None, _close
         try:
             spark = self._session_of(ctx)
             configure(request.title, spark, request.conf)
             identify(spark, request.identity)
             with _kept_alive(spark), _watched(spark, ctx), active(spark):
-                yield _Step(spark)
+                yield spark
         except Exception as exc:
             if not _is_gone(exc):
                 raise
@@ -124,7 +127,7 @@ class ConnectEngine:
                 end(spark)
 
     def stop(self) -> None:
-        """See ``Engine.stop``."""
+        """See ``ClassicEngine.stop``."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
@@ -184,14 +187,6 @@ class ConnectEngine:
             ) from None
         opened: SparkSession = spark
         return opened
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """See ``Step``."""
-
-    spark: SparkSession
-    has_given_up: bool = False
 
 
 class _Counts:

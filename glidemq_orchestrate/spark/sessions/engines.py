@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from glidemq_orchestrate.spark.sessions.classic import ClassicEngine
 from glidemq_orchestrate.spark.sessions.connect import ConnectEngine
 from glidemq_orchestrate.spark.sessions.warm import warm_session
 from glidemq_orchestrate.spark.setup.settings import SparkSettings
 
+Engine: TypeAlias = ClassicEngine | ConnectEngine
 
-def engine_for(settings: SparkSettings | None = None) -> ClassicEngine | ConnectEngine:
+
+def engine_for(settings: SparkSettings | None = None) -> Engine:
     """The engine of this process; its session is not built yet.
 
     Args:

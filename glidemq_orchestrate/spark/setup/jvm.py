@@ -1,9 +1,9 @@
-"""Spark's JVM: which Java it would be, and folders for its temporary files, which a killed one leaves behind.
+"""Spark's JVM: the Java that runs it, and folders for the temporary files that a killed JVM leaves behind.
 
 Spark removes shuffle blocks, added files and the like only at a regular end. So each JVM that is started here
-keeps them in a separate folder, in every directory that Spark would use. Its owner holds a lock on the
-folder, which always ends with the owner. A folder that is not locked is removed when a worker starts on this
-machine, or when a session of one has ended.
+keeps them in a separate folder, in every directory that Spark would use. The owner of the folder holds a lock
+on it, and a lock always ends with its process. A folder that is not locked is removed when a worker starts on
+this machine, or when a session of one has ended.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def sweep(conf: Mapping[str, str]) -> None:
 
 
 def _made(directory: Path) -> tuple[Path, int]:
-    """A new folder, and the descriptor that holds it."""
+    """A new folder, and the descriptor that locks it."""
     directory.mkdir(parents=True, exist_ok=True)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=directory))

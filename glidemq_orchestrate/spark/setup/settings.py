@@ -1,4 +1,4 @@
-"""The settings of Spark sessions and their hosts, from the environment of the worker; is the master up?
+"""The settings of Spark sessions and their hosts, from the environment of the worker; checks the master.
 
 * ``GLIDEMQ_SPARK_MASTER``: a Spark master URL; by default that of ``spark-defaults.conf``, else ``local[*]``
   (all cores of this machine). With ``sc://host:15002`` steps run on a Spark Connect server, without a JVM
@@ -104,7 +104,8 @@ class SparkSettings:
     def spark_conf(self) -> dict[str, str]:
         """The Spark settings to apply: UTC, FAIR scheduling, plain timestamps; ``conf`` overrides them.
 
-        What ``spark-defaults.conf`` sets stays, except the master and the place of the driver: this machine.
+        The settings of ``spark-defaults.conf`` stay, except the master and the deploy mode: the driver runs
+        on this machine.
         """
         settings = {
             "spark.app.name": "glidemq-worker",

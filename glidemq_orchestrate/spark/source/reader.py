@@ -75,7 +75,7 @@ class _Push:
     """``pushFilters`` of a reader.
 
     While ``spark.sql.python.filterPushdown.enabled`` is off, PySpark refuses readers that override the
-    method, and cannot be asked whether it is off. So this passes for the method that it calls in vain.
+    method, and a reader cannot read the setting. So this passes for PySpark's own method, by ``__func__``.
     """
 
     def __init__(self, reader: TableReader) -> None:

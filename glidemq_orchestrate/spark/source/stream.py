@@ -78,9 +78,8 @@ class EventStreamReader(api.DataSourceStreamReader):
     """Reads the events of queues from batch to batch; see ``GlideMQDataSource``.
 
     For each queue, an offset has the id of the last event and the number of events that the queue has had
-    until then: ``{"etl": "1795633606849-2 22"}``. So a task knows how many events its part had, and notices
-    each that is missing. A queue that was obliterated counts from zero: then more are there than its part
-    had.
+    until then: ``{"etl": "1795633606849-2 22"}``. So a task can count the missing events of its part. A
+    queue that was obliterated counts from zero: then there are more events than its part had.
     """
 
     def __init__(self, settings: ConnectionSettings, reading: _Reading) -> None:
@@ -189,9 +188,9 @@ class EventStreamReader(api.DataSourceStreamReader):
         text = part.loss(read)
         if not text:
             return
-        remedy = "read more often, or set the option failOnDataLoss to false to go on without them"
+        remedy = "read more often, or set the option failOnDataLoss to false to continue without them"
         if part.is_new or "begun again" in text:
-            remedy = "set the option failOnDataLoss to false to go on with what is there"
+            remedy = "set the option failOnDataLoss to false to continue with the existing events"
         if not self._reading.may_lose:
             raise EventsLost(f"{text}: {remedy}")
         logger.warning("%s", text, extra={"action": "events_lost", "queue": part.queue})

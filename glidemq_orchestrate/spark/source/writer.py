@@ -39,7 +39,7 @@ class Added(api.WriterCommitMessage):
 
 
 class _Adding:
-    """What writers of both kinds do."""
+    """Adds rows, for both kinds of writers."""
 
     def __init__(self, settings: ConnectionSettings, rows: RowJobs) -> None:
         self._settings, self._rows = settings, rows
@@ -85,7 +85,7 @@ class TableWriter(api.DataSourceArrowWriter):
         self._adding.tidy()
 
     def abort(self, messages: list[api.WriterCommitMessage | None]) -> None:
-        """Rows that were added stay: workers may have begun them. A repeat with the same id goes on."""
+        """Rows that were added stay: workers may have begun them. A repeat with the same id continues."""
 
 
 _StreamWriter: Any = getattr(api, "DataSourceStreamArrowWriter", object)

@@ -6,10 +6,11 @@ The payload of a ``spark.python`` job is::
      "conf": {"spark.sql.shuffle.partitions": 8}}
 
 ``function(spark, ctx, **arguments)`` is called. ``location``, the directory or URI where it reads and writes,
-is ``ctx.data["location"]``. ``conf`` holds settings of Spark SQL for this step alone, and of the session that
-it needs, as ``session`` does (see ``setup.request``). ``lineage`` names what it reads and writes (see the
-module ``lineage``). What it returns is the job's result: small JSON, with the paths of large data. What it
-logs with ``logging``, from INFO on, is in the log of the job too; the level of the worker's log applies.
+is ``ctx.data["location"]``. ``conf`` holds settings of Spark SQL for this step alone, and settings of the
+session that it needs; ``session`` can request a separate session (see ``setup.request``). ``lineage`` names
+what it reads and writes (see the module ``lineage``). It returns the job's result: small JSON, with the paths
+of large data. Its records of ``logging`` from INFO on go to the log of the job too, if the level of the
+worker's log admits them.
 
 The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
 or ``Worker(allow_import=["package"])``. Any other fails the job permanently, without being imported.
@@ -19,15 +20,15 @@ from __future__ import annotations
 
 import errno
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.spark.failures import LINES, NO_EXECUTORS, StepCancelled, StepFailed, explained
+from glidemq_orchestrate.spark.failures import LINES, StepCancelled, StepFailed, explained
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.published.reading import coming_after
 from glidemq_orchestrate.spark.setup.request import StepRequest, identity_of, settings_in
-from glidemq_orchestrate.spark.setup.settings import PATIENCE_VARIABLE, patience
+from glidemq_orchestrate.spark.setup.settings import patience
 from glidemq_orchestrate.spark.steps.sql import SQL_JOB, statement_of
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
@@ -41,32 +42,34 @@ JOB_NAME: Final = "spark.python"
 FIELDS: Final = ("location", "conf", "lineage", "session", "user")
 
 
-def run_step(engine: Engine, ctx: Context) -> Json:
+def run_step(
+    session: Callable[[Context, StepRequest], AbstractContextManager[SparkSession]], ctx: Context
+) -> Json:
     """Run the step that the payload names, and return its result.
 
     The step gets its own session on the shared context: steps that run at the same time do not share
     temporary views or settings.
 
+    Args:
+        session: The ``step`` of an engine; see ``ClassicEngine``.
+        ctx: The job.
+
     Raises:
         InvalidCall: The payload names no function that may be called with it, or the result is not JSON.
         StepCancelled: The job was cancelled while the step ran.
-        StepFailed: Spark raised an error. An error of the step's own is raised as it is.
+        StepFailed: Spark raised an error. An error of the step itself is raised unchanged.
         SessionGone: The session was lost while the step ran.
     """
     call = statement_of(ctx, FIELDS) if ctx.name == SQL_JOB else NamedCall.of(ctx, "step", fields=FIELDS)
     extras, identity = _extras(call.title, ctx.data), identity_of(call.title, ctx)
     request = StepRequest(call.title, extras, patience().total_seconds(), identity)
     call.check(leading=2)
-    step = None
     try:
-        with engine.step(ctx, request) as step, captured(ctx), coming_after(ctx.inputs, step.spark):
-            result = call.function(step.spark, ctx, **call.arguments)
+        with session(ctx, request) as spark, captured(ctx), coming_after(ctx.inputs, spark):
+            result = call.function(spark, ctx, **call.arguments)
+    except StepFailed:  # the engine has ended it
+        raise
     except Exception as exc:
-        if step is not None and step.has_given_up:
-            raise StepFailed(
-                f"no executor ran anything of {call.title} for {request.patience:g} s "
-                f"({PATIENCE_VARIABLE}): {NO_EXECUTORS}"
-            ) from exc
         if ctx.cancelled.is_set():
             raise StepCancelled(f"{call.title} was cancelled") from exc
         if failure := _failure(ctx, exc):
@@ -79,7 +82,7 @@ def run_step(engine: Engine, ctx: Context) -> Json:
 
 
 def _failure(ctx: Context, exc: Exception) -> StepFailed | None:
-    """An error of Spark, or of its disk, in a sentence; None for any other. The whole goes to the log."""
+    """An error of Spark, or of its disk, in a sentence; None for any other. The full text goes to the log."""
     from py4j.protocol import Py4JError  # noqa: PLC0415  of an extra
     from pyspark.errors import PySparkException
 
@@ -102,51 +105,3 @@ def _extras(title: str, data: Json) -> Mapping[str, Json]:
     except ValueError as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     return settings_in(data.get("conf"), f"{title}: ")
-
-
-class Step(Protocol):
-    """A step that runs.
-
-    Attributes:
-        spark: Its session, which no other step has.
-        has_given_up: Whether it was ended because no executor ran anything for too long.
-    """
-
-    @property
-    def spark(self) -> SparkSession:
-        """See the class."""
-
-    @property
-    def has_given_up(self) -> bool:
-        """See the class."""
-
-
-class Engine(Protocol):
-    """One back end. Any thread may call it."""
-
-    def start(self) -> None:
-        """Build the session, unless it exists.
-
-        Raises:
-            JavaMissing, ConfigurationError: It cannot be built.
-        """
-
-    def is_alive(self) -> bool:
-        """Whether the session replies."""
-
-    def session(self) -> SparkSession:
-        """The session, for work that belongs to no step."""
-
-    def step(self, ctx: Context, request: StepRequest) -> AbstractContextManager[Step]:
-        """Run a block as a step: with its own session, progress in ``ctx``, and an end by ``ctx.cancelled``.
-
-        Afterwards nothing of it runs or remains in the session.
-
-        Raises:
-            InvalidCall: A step may not change one of the settings.
-            SessionGone: Instead of the error of the block, if the session has ended; ``SessionClosed`` if it
-                was closed and its server still runs.
-        """
-
-    def stop(self) -> None:
-        """End the session, and everything that was started for it."""

@@ -7,14 +7,14 @@ The payload is::
      "tables": {"orders": {"node": "clean"}, "planes": "/lake/planes"},
      "publish": {"location": "/lake/daily", "partition_by": ["day"], "replace": "partitions"}}
 
-``file`` is a file of a package that the worker may import from (``--allow-import``). A text instead, ``"sql":
-"select ..."``, can call any Java method (``java_method``), so a worker runs it only with
-``GLIDEMQ_SPARK_ALLOW_SQL=1``. ``args`` are the parameters, such as ``:day`` in the statement; ``inputs``
-replaces some of them by results of dependencies, as for functions. ``tables`` are published tables by their
-names in the statement: a location, or a node that has published one. With ``publish`` the rows become a
-version of a table (``publish``), or go to a table of Iceberg (``"location": "iceberg:lake.sales.daily"``);
-else the first hundred are the result: ``{"columns": [...], "rows": [[...]], "more": false}``. ``location``,
-``conf``, ``session`` and ``lineage`` are those of any step.
+``file`` is a file of a package that the worker may import from (``--allow-import``). Instead, ``"sql":
+"select ..."`` is the statement itself. Such a text can call any Java method (``java_method``), so a worker
+runs it only with ``GLIDEMQ_SPARK_ALLOW_SQL=1``. ``args`` are the parameters, such as ``:day`` in the
+statement; ``inputs`` replaces some of them by results of dependencies, as for functions. ``tables`` are
+published tables by their names in the statement: a location, or a node that has published one. With
+``publish`` the rows become a version of a table (``publish``), or go to a table of Iceberg (``"location":
+"iceberg:lake.sales.daily"``); else the first hundred are the result: ``{"columns": [...], "rows": [[...]],
+"more": false}``. ``location``, ``conf``, ``session`` and ``lineage`` are those of any step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The folder of a driver, where its keeper, its worker and, after a kill, the next worker find each other.
+"""The folder of a driver, shared by its keeper, its worker and, after a kill, the next worker.
 
 Each driver has one, below a folder of this user on this machine. Its name is the tag of the job and the epoch
 of the attempt that has started it. Files in it:

@@ -1,11 +1,11 @@
 """Runs ``spark.submit`` jobs: each program has its own driver, which ends with its job.
 
-Each driver has a keeper, a process that outlives a killed worker for a while (see the package ``drivers``),
-and a folder. The progress of the job stores the name of the driver and this machine before the driver starts.
-So an attempt that follows one whose worker was killed, or stopped to be replaced, takes over the driver that
-runs here, with its output and its result, and starts no second one. First it ends everything else of its job
-that is left on this machine, which it finds by the tag. Where the driver may still run on another machine,
-the attempt waits until that driver has certainly ended.
+Each driver has a keeper, a process that outlives a killed worker for a while (see ``keeper``), and a folder.
+The progress of the job stores the name of the driver and this machine before the driver starts. So an attempt
+that follows one whose worker was killed, or stopped to be replaced, takes over the driver that runs here,
+with its output and its result, and starts no second one. First it ends everything else of its job that is
+left on this machine, which it finds by the tag. Where the driver may still run on another machine, the
+attempt waits until that driver has certainly ended.
 """
 
 from __future__ import annotations

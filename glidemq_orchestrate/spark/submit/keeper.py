@@ -39,7 +39,7 @@ MAX_BYTES: Final = 1 << 16
 
 
 def main() -> None:
-    """Keep the driver that the standard input describes."""
+    """Keep one driver; standard input has the order as JSON."""
     Keeper(json.loads(sys.stdin.read())).run()
 
 

@@ -18,9 +18,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
+from glidemq_orchestrate.spark.published.locations.store import Store
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 
@@ -76,7 +77,7 @@ class Version:
 
     name: str
     format: str
-    schema: Json = None
+    schema: Any = None
     partitions: tuple[str, ...] | None = None
     replaces_all: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
@@ -109,24 +110,13 @@ class Version:
         Raises:
             ValueError: It is malformed.
         """
-        fields: Any = json.loads(text)
+        import msgspec  # noqa: PLC0415  slow to import
+
         try:
-            parts = fields["partitions"]
-            made = cls(
-                fields["name"],
-                fields["format"],
-                fields["schema"],
-                None if parts is None else tuple(parts),
-                fields["replaces_all"],
-                fields["options"],
-                fields.get("adds", False),
-                None if (names := fields.get("partition_by")) is None else tuple(names),
-                fields.get("table", ""),
-                fields.get("files", 0),
-            )
-        except (TypeError, KeyError) as exc:
-            raise ValueError(f"the file of a version lacks {exc}") from exc
-        if not isinstance(made.name, str) or epoch_of(made.name) is None or not isinstance(made.format, str):
+            made = msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as exc:
+            raise ValueError(f"the file of a version is malformed: {exc}") from exc
+        if epoch_of(made.name) is None:
             raise ValueError("the file of a version names no attempt")
         return made
 
@@ -203,34 +193,24 @@ def found(result: Json, depth: int = _MAX_DEPTH) -> Iterator[Publication]:
             yield from found(value, depth - 1)
 
 
-class Files(Protocol):
-    """The files of a location; see ``Store``."""
-
-    def names(self, folder: str) -> list[str]:
-        """See ``Store.names``."""
-
-    def read(self, path: str) -> str | None:
-        """See ``Store.read``."""
-
-
 def file_of(name: str) -> str:
     """The file that makes an attempt count."""
     return f"{VERSIONS}/{name}{_SUFFIX}"
 
 
-def counting(store: Files) -> list[str]:
+def counting(store: Store) -> list[str]:
     """The names of the attempts that count, the newest first."""
     return newest_first(name.removesuffix(_SUFFIX) for name in store.names(VERSIONS))
 
 
-def versions(store: Files) -> Iterator[Version]:
+def versions(store: Store) -> Iterator[Version]:
     """The versions that count, the newest first; each is read on demand."""
     for name in counting(store):
         if (text := store.read(file_of(name))) is not None:
             yield Version.read(text)
 
 
-def uncounted(store: Files, known: set[str], grace: timedelta, now_ms: int) -> list[str]:
+def uncounted(store: Store, known: set[str], grace: timedelta, now_ms: int) -> list[str]:
     """The attempts that are not known to count, and are older than the grace."""
     return [
         name

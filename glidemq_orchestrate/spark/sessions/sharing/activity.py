@@ -1,4 +1,4 @@
-"""Makes a session the active one of the step that runs, in its thread and in the threads that it starts.
+"""Activates the session of a step, in its thread and in the threads that it starts.
 
 While a step runs, ``SparkSession.getActiveSession()`` and ``builder.getOrCreate()`` return its own session,
 and ``stop()`` does nothing, because other steps use the context. PySpark has no public way to do any of this,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def active(spark: SparkSession, calls: Calls | None = None, tag: str = "") -> Iterator[None]:
-    """Run a block as a step with a session, which is the active one in this thread and those that it starts.
+    """Run a block as a step with a session, which is active in this thread and in those that it starts.
 
     At the end its threads can no longer call Spark, RDDs that it has cached are released, and its streams are
     stopped.

@@ -1,4 +1,4 @@
-"""The step that runs in this thread, or that has started it; its calls of the JVM, and its threads.
+"""The step that this thread belongs to, its calls of the JVM, and its threads.
 
 Spark's own cancel reaches the jobs that run, but a thread that lives on could begin the next one: it would
 write beside the next attempt of its job. All calls of the JVM go through one method of Py4J, so they are
