@@ -41,7 +41,7 @@ Measures = dict[tuple[str, str], Mapping[str, float]]
 
 WRONG_LOCATIONS: list[tuple[str, str]] = [
     ("", "needs a location"),
-    ("s3a://bucket/x", "needs a directory or a file: URI"),
+    ("s3a://bucket/x", "needs a Spark session with a JVM; else use a local path"),
     ("/tmp/{x}", "as a pattern"),
 ]
 

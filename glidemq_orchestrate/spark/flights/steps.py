@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.spark.flights import report as reporting
 from glidemq_orchestrate.spark.flights import transforms
@@ -27,9 +26,9 @@ from glidemq_orchestrate.spark.flights.transforms import (
     RAW_PLANES,
     RAW_WEATHER,
 )
-from glidemq_orchestrate.spark.published.locations.store import refuse_pattern
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import read_published
+from glidemq_orchestrate.spark.setup.request import location_of
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
@@ -62,7 +61,7 @@ def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG0
         (folder / "flights").mkdir()
         rows.update(_split_by_month(source / "flights.csv.zip", folder / "flights"))
 
-    output = publish_files(ctx, str(location_of(ctx) / "raw"), write)
+    output = publish_files(ctx, f"{location_of(ctx)}/raw", write)
     return {"path": _path(output), "rows": {**rows}, "total": sum(rows.values()), **output}
 
 
@@ -82,12 +81,12 @@ def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:
     rows_in = raw.count()
     typed = transforms.typed_flights(raw).cache()
     try:
-        usable = _write(transforms.usable_flights(typed), location / "clean" / f"month-{month:02}", ctx)
+        usable = _write(transforms.usable_flights(typed), f"{location}/clean/month-{month:02}", ctx)
         path = _path(usable)
         outputs: list[Json] = [usable]
         faulty = transforms.rejected_flights(typed)
         if rejected := faulty.count():
-            outputs.append(_write(faulty, location / "rejected" / f"month-{month:02}", ctx))
+            outputs.append(_write(faulty, f"{location}/rejected/month-{month:02}", ctx))
     finally:
         typed.unpersist()
     written = spark.read.schema(FLIGHTS).parquet(path)
@@ -125,7 +124,7 @@ def join(spark: SparkSession, ctx: Context) -> dict[str, Json]:
         (transforms.named(airports, "faa", key="origin", name="origin_name"), ["origin"]),
         (transforms.named(airports, "faa", key="destination", name="destination_name"), ["destination"]),
     ]
-    output = _write(transforms.joined(flights, lookups), location / "joined", ctx)
+    output = _write(transforms.joined(flights, lookups), f"{location}/joined", ctx)
     written = read_published(spark, output)
     counted = written.selectExpr(
         "count(*) as rows",
@@ -189,7 +188,7 @@ def delay_by(spark: SparkSession, ctx: Context, *, section: str) -> dict[str, Js
     if section not in DELAYS_BY:
         raise Unrecoverable(f"no delays by {section}; known are {', '.join(DELAYS_BY)}")
     flights = spark.read.parquet(_input(ctx, "quality")["path"])
-    output = _write(DELAYS_BY[section](flights), location_of(ctx) / "delays" / section, ctx)
+    output = _write(DELAYS_BY[section](flights), f"{location_of(ctx)}/delays/{section}", ctx)
     groups = read_published(spark, output).count()
     return {"section": section, "path": _path(output), "groups": groups, **output}
 
@@ -203,7 +202,6 @@ def report(spark: SparkSession, ctx: Context) -> dict[str, Json]:
     Raises:
         Unrecoverable: A section does not add up to all flights.
     """
-    location = location_of(ctx)
     checked = _input(ctx, "quality")
     overall = transforms.delays_overall(spark.read.parquet(checked["path"])).collect()
     rows = [row.asDict() for row in overall]
@@ -216,7 +214,7 @@ def report(spark: SparkSession, ctx: Context) -> dict[str, Json]:
         reporting.write_table(rows, folder / "report.parquet")
         reporting.write_chart(rows, folder / "chart.png")
 
-    output = publish_files(ctx, str(location / "report"), write)
+    output = publish_files(ctx, f"{location_of(ctx)}/report", write)
     return {
         **output,
         "report": f"{_path(output)}/report.parquet",
@@ -239,9 +237,9 @@ def _read_csv(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
     return spark.read.csv(str(path), schema=schema, header=True, enforceSchema=False, mode="FAILFAST")
 
 
-def _write(frame: DataFrame, table: Path, ctx: Context) -> dict[str, Json]:
+def _write(frame: DataFrame, table: str, ctx: Context) -> dict[str, Json]:
     """Publish one Parquet file as a version of a table; what a result needs of it."""
-    return publish(ctx, str(table), frame.coalesce(1))
+    return publish(ctx, table, frame.coalesce(1))
 
 
 def _path(output: Any) -> str:
@@ -275,27 +273,6 @@ def _difference(check: Mapping[str, Any]) -> str:
     return (
         f"expected {expected:,}, found {actual:,} ({abs(change):,} {'too many' if change > 0 else 'missing'})"
     )
-
-
-def location_of(ctx: Context) -> Path:
-    """Return the directory that the job's payload names, and create it.
-
-    Raises:
-        Unrecoverable: There is none, it is not a local directory or ``file:`` URI, or Spark would read it as
-            a pattern.
-    """
-    location = ctx.data.get("location") if isinstance(ctx.data, dict) else None
-    if not isinstance(location, str) or not location:
-        raise Unrecoverable("the flights pipeline needs a location: a directory shared by its workers")
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        location = unquote(parts.path)
-    elif "://" in location:
-        raise Unrecoverable(f"location {location}: the flights pipeline needs a directory or a file: URI")
-    refuse_pattern(location)
-    path = Path(location).absolute()
-    path.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def source_directory() -> Path:

@@ -13,6 +13,7 @@ from glidemq_orchestrate.spark.history import transforms
 from glidemq_orchestrate.spark.published.locations.version import NotPublished
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import read_published
+from glidemq_orchestrate.spark.setup.request import location_of
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
@@ -36,7 +37,7 @@ def collect(spark: SparkSession, ctx: Context, *, days: int) -> dict[str, Json]:
         The numbers of ``flows`` and ``nodes`` that were read, the time ``since`` which, and the table's
         version.
     """
-    location, now = f"{_location(ctx)}/{NODES}", datetime.now(UTC)
+    location, now = f"{location_of(ctx)}/{NODES}", datetime.now(UTC)
     known = _published(spark, location)
     since = (_last(known) or now - timedelta(days=days + 1)) - OVERLAP
     source = spark.read.format("glidemq").option("since", since.isoformat())
@@ -78,9 +79,9 @@ def tabulate(spark: SparkSession, ctx: Context, *, days: int, table: str) -> dic
     if make is None:
         raise Unrecoverable(f"the history has no table {table}")
     first = fn.date_sub(fn.current_date(), days)
-    nodes = read_published(spark, f"{_location(ctx)}/{NODES}").where(fn.col("day") >= first)
+    nodes = read_published(spark, f"{location_of(ctx)}/{NODES}").where(fn.col("day") >= first)
     rows = make(transforms.timed(transforms.newest(nodes)))
-    output = publish(ctx, f"{_location(ctx)}/{table}", rows.coalesce(1))
+    output = publish(ctx, f"{location_of(ctx)}/{table}", rows.coalesce(1))
     return {"table": table, **output}
 
 
@@ -102,7 +103,7 @@ def report(spark: SparkSession, ctx: Context, *, days: int) -> dict[str, Json]:
     def write(folder: Path) -> None:
         reporting.write_chart(tables, days, folder / "chart.png")
 
-    output = publish_files(ctx, f"{_location(ctx)}/report", write)
+    output = publish_files(ctx, f"{location_of(ctx)}/report", write)
     published: Any = output["published"]
     return {**output, "chart": f"{published['path']}/chart.png", "summary": reporting.summary(tables)}
 
@@ -124,10 +125,3 @@ def _last(known: DataFrame | None) -> datetime | None:
     if row is None or row[0] is None:
         return None
     return datetime.fromtimestamp(row[0] / 1_000_000, UTC)
-
-
-def _location(ctx: Context) -> str:
-    location = ctx.data.get("location") if isinstance(ctx.data, dict) else None
-    if not isinstance(location, str) or not location:
-        raise Unrecoverable("the history needs a location: a directory that all workers can write")
-    return location.rstrip("/")

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,16 +103,12 @@ class Host:
                 raise
         lifeline.watch(self._process.pid)
         self._wire = Wire(ours)
-        inbox = self._opened(number := next(self._numbers))
         threading.Thread(target=self._listen, name=f"spark-host-{self._process.pid}", daemon=True).start()
         until = time.monotonic() + START_SECONDS
-        try:
-            self._send("open", number, Opening(self.settings, sys.path, levels_now()))
+        with self._request("open", Opening(self.settings, sys.path, levels_now())) as (number, inbox):
             while (message := self._next(inbox, number)) is None:
                 if time.monotonic() > until or self.is_retired:
                     self.kill()
-        finally:
-            self._inboxes.pop(number, None)
         if message.kind != "done":
             self.stop()
             raise self._error(message, "was built")
@@ -125,10 +121,8 @@ class Host:
             StepCancelled: The step continues although it was cancelled; the host ends with its other steps.
             Exception: What ``run_step`` raises.
         """
-        inbox = self._opened(number := next(self._numbers))
         stopped: float | None = None
-        try:
-            self._send("step", number, (portable(ctx), ctx.flow is not None))
+        with self._request("step", (portable(ctx), ctx.flow is not None)) as (number, inbox):
             while True:
                 if stopped is None and ctx.cancelled.is_set():
                     stopped = time.monotonic()
@@ -144,8 +138,6 @@ class Host:
                     return Outcome(*message.value)
                 else:
                     raise self._error(message, f"ran {title}")
-        finally:
-            self._inboxes.pop(number, None)
 
     def publish(self, places: Sequence[Publication], epoch: int | None) -> list[Publication]:
         """Make versions where the session is; see ``make_versions``.
@@ -154,17 +146,13 @@ class Host:
             SessionGone: It has ended.
             Exception: What the store raises.
         """
-        inbox = self._opened(number := next(self._numbers))
-        try:
-            self._send("publish", number, (list(places), epoch))
+        with self._request("publish", (list(places), epoch)) as (number, inbox):
             while (message := self._next(inbox, number)) is None:
                 pass
-            if message.kind != "done":
-                raise self._error(message, "made versions")
-            settled: list[Publication] = message.value
-            return settled
-        finally:
-            self._inboxes.pop(number, None)
+        if message.kind != "done":
+            raise self._error(message, "made versions")
+        settled: list[Publication] = message.value
+        return settled
 
     @property
     def running(self) -> int:
@@ -231,6 +219,16 @@ class Host:
         if self.running == 1:
             self.kill()
         raise StepCancelled(f"{title} was cancelled, but continued for {CANCEL_GRACE_SECONDS:g} s")
+
+    @contextmanager
+    def _request(self, kind: str, value: Any) -> Iterator[tuple[int, Inbox]]:
+        """Send a request; yields its number, and the inbox for the messages about it."""
+        inbox = self._opened(number := next(self._numbers))
+        try:
+            self._send(kind, number, value)
+            yield number, inbox
+        finally:
+            self._inboxes.pop(number, None)
 
     def _opened(self, number: int) -> Inbox:
         inbox: Inbox = queue.SimpleQueue()

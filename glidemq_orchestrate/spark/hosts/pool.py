@@ -80,7 +80,7 @@ class Hosts:
                     target=self._maintain, args=(self._stopping,), name="spark-hosts", daemon=True
                 ).start()
         for left in reversed(range(START_TRIES)):
-            place = self._take(SHARED, lambda: False, None)
+            place = self._take(SHARED)
             try:
                 place.started()
             except SessionGone as exc:
@@ -116,7 +116,7 @@ class Hosts:
                     "only those of Spark SQL"
                 )
             request = SHARED  # on the server each step has a separate session
-        place = self._take(request, ctx.cancelled.is_set, ctx, fresh=fresh)
+        place = self._take(request, ctx, fresh=fresh)
         try:
             host = place.started(ctx.cancelled.is_set)
             host.steps += 1
@@ -134,7 +134,7 @@ class Hosts:
             Exception: What the store or the start of a host raises.
         """
         self._be_running()
-        place = self._take(SHARED, lambda: False, None)
+        place = self._take(SHARED)
         try:
             return place.started().publish(places, epoch)
         finally:
@@ -178,17 +178,12 @@ class Hosts:
             return [pid for place in self._members if (pid := place.host.pid) and not place.host.has_ended]
 
     def _take(
-        self,
-        request: SessionRequest,
-        is_cancelled: Callable[[], bool],
-        ctx: Context | None,
-        *,
-        fresh: bool = False,
+        self, request: SessionRequest, ctx: Context | None = None, *, fresh: bool = False
     ) -> PooledHost:
         """A host for a step, to be given back; waits while all are in use."""
         since, has_reported = time.monotonic(), False
         while True:
-            if is_cancelled():
+            if ctx is not None and ctx.cancelled.is_set():
                 raise StepCancelled("cancelled while it waited for a Spark session")
             surplus: PooledHost | None = None
             fresh = fresh and time.monotonic() < since + FRESH_SECONDS

@@ -29,13 +29,12 @@ _ADVICE: Final = (
 )
 
 
-def require_java(environment: Mapping[str, str] | None = None) -> int:
+def require_java(environment: Mapping[str, str] = os.environ) -> int:
     """Return the major version of the Java that Spark would start.
 
     Raises:
         JavaMissing: There is none, it cannot run, or it is too old; the message names what to install.
     """
-    environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH", ""))
     if java is None:

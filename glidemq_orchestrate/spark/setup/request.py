@@ -21,13 +21,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self
 
 from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, setting
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
+from glidemq_orchestrate.worker.handlers.named_call import ImportNotAllowed, InvalidCall, import_allowed
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +109,7 @@ class SessionRequest:
     is_own: bool = False
 
     @classmethod
-    def of(cls, data: Json, environment: Mapping[str, str] | None = None) -> Self:
+    def of(cls, data: Json, environment: Mapping[str, str] = os.environ) -> Self:
         """Read the payload of a step.
 
         Raises:
@@ -123,14 +126,14 @@ class SessionRequest:
 
 
 def check_allowed(
-    names: Iterable[str], patterns: Sequence[str], environment: Mapping[str, str] | None = None
+    names: Iterable[str], patterns: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> None:
     """Refuse settings that match neither the patterns nor what the worker allows.
 
     Raises:
         InvalidCall: There are such settings; the message names them.
     """
-    text = (os.environ if environment is None else environment).get(STEP_CONF_VARIABLE, "")
+    text = environment.get(STEP_CONF_VARIABLE, "")
     allowed = [*patterns, *filter(None, (part.strip() for part in text.split(",")))]
     if refused := sorted(name for name in names if not any(fnmatchcase(name, one) for one in allowed)):
         raise InvalidCall(
@@ -151,6 +154,40 @@ def settings_in(conf: Json, where: str = "") -> Mapping[str, str | int | float]:
         if len(plain) == len(conf):
             return plain
     raise InvalidCall(f"{where}conf must be an object of settings with plain values")
+
+
+def packaged_file(title: str, name: str, allowed: Sequence[str], form: str) -> Traversable:
+    """A file of a package that the worker may import from, by a name such as ``package:path/of/file``.
+
+    Raises:
+        InvalidCall: The name has another form, the package may not be imported, or it has no such file;
+            ``title`` begins the message.
+    """
+    package, _, path = name.partition(":")
+    parts = path.split("/")
+    if not package or any(part in {"", ".", ".."} for part in parts):
+        raise InvalidCall(f"{title}: a file must be written {form}")
+    try:
+        found = files(import_allowed(package, allowed)).joinpath(*parts)
+    except ImportNotAllowed as exc:
+        raise InvalidCall(f"{title}: {exc}") from exc
+    except Exception as exc:
+        raise InvalidCall(f"{title}: {package} cannot be imported: {type(exc).__name__}") from exc
+    if not found.is_file():
+        raise InvalidCall(f"{title}: the package {package} has no file {path}")
+    return found
+
+
+def location_of(ctx: Context) -> str:
+    """The location in the payload of a step.
+
+    Raises:
+        Unrecoverable: It has none.
+    """
+    location = ctx.data.get("location") if isinstance(ctx.data, dict) else None
+    if not isinstance(location, str) or not location:
+        raise Unrecoverable("this step needs a location: a directory that all workers can reach")
+    return location.rstrip("/")
 
 
 def is_of_session(name: str) -> bool:

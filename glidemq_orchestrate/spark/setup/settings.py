@@ -70,14 +70,13 @@ class SparkSettings:
     server: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> SparkSettings:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> SparkSettings:
         """Read the master and the settings; an empty variable counts as unset.
 
         Raises:
             ConfigurationError: The conf is not a JSON object of plain values, or ``spark-defaults.conf``
                 cannot be read.
         """
-        environment = os.environ if environment is None else environment
         of_file = settings_of_file(environment)
         master = environment.get(MASTER_VARIABLE) or of_file.get("spark.master") or cls().master
         return cls(master, _read_conf(environment.get(CONF_VARIABLE) or "{}"), of_file)
@@ -139,13 +138,12 @@ class SparkSettings:
         return {**own, **self.conf, "spark.master": self.master, "spark.submit.deployMode": "client"}
 
 
-def settings_of_file(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def settings_of_file(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The settings of ``spark-defaults.conf``, which Spark itself reads; empty without such a file.
 
     The file is in ``SPARK_CONF_DIR``, or in ``conf`` of ``SPARK_HOME``, by default PySpark's own folder, as
     for ``spark-submit``.
     """
-    environment = os.environ if environment is None else environment
     folder = environment.get("SPARK_CONF_DIR")
     if not folder:
         home = spark_home(environment)
@@ -161,13 +159,13 @@ def settings_of_file(environment: Mapping[str, str] | None = None) -> dict[str, 
     return {match[1]: match[2] for match in found if match[1].startswith("spark.")}
 
 
-def patience(environment: Mapping[str, str] | None = None) -> timedelta:
+def patience(environment: Mapping[str, str] = os.environ) -> timedelta:
     """How long a step may wait for executors.
 
     Raises:
         ConfigurationError: The variable is not a duration.
     """
-    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE
+    text = environment.get(PATIENCE_VARIABLE) or PATIENCE
     return setting_duration(PATIENCE_VARIABLE, text, min_=MILLISECOND)
 
 
@@ -260,9 +258,8 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def spark_home(environment: Mapping[str, str] | None = None) -> str | None:
+def spark_home(environment: Mapping[str, str] = os.environ) -> str | None:
     """The folder of Spark: ``SPARK_HOME``, else that of PySpark; None without both."""
-    environment = os.environ if environment is None else environment
     spec = None if environment.get("SPARK_HOME") else importlib.util.find_spec("pyspark")
     return environment.get("SPARK_HOME") or (str(Path(spec.origin).parent) if spec and spec.origin else None)
 
@@ -282,18 +279,17 @@ class Limits:
     memory: float = math.inf
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Read the limits; an empty variable counts as unset.
 
         Raises:
             ConfigurationError: A variable is malformed.
         """
-        given = os.environ if environment is None else environment
         return cls(
-            int(_count(given, "S", cls().sessions)),
-            _count(given, "_STEPS", math.inf),
-            _age(given, "_AGE"),
-            _size(given, "_MEMORY"),
+            int(_count(environment, "S", cls().sessions)),
+            _count(environment, "_STEPS", math.inf),
+            _age(environment, "_AGE"),
+            _size(environment, "_MEMORY"),
         )
 
 

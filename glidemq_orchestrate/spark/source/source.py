@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -136,28 +135,17 @@ def _check_schema(schema: StructType, table: str) -> None:
 
 
 class RefusedStream(api.DataSourceStreamReader):
-    """A stream with invalid options: it raises the error at its first offset.
+    """A stream with invalid options, which raises the error at its first use.
 
-    When ``streamReader`` itself raises, PySpark ends with another error, which hides the reason.
+    When ``streamReader`` itself raises, PySpark ends with another error, which hides the reason. Spark first
+    calls ``initialOffset`` for a new stream, ``latestOffset`` for one that continues, and ``partitions`` if a
+    batch was planned before.
     """
 
     def __init__(self, error: ConfigurationError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's
-        """Raise the error; Spark calls this for a new stream."""
+    def _refuse(self, *_: Any) -> Any:
         raise self._error
 
-    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802  as in PySpark 4.0
-        """Raise the error; Spark calls this for a stream that continues."""
-        raise self._error
-
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
-        """Raise the error; Spark calls this first if a batch was planned before."""
-        del start, end
-        raise self._error
-
-    def read(self, partition: api.InputPartition) -> Iterator[Any]:
-        """Raise the error; no task calls this."""
-        del partition
-        raise self._error
+    initialOffset = latestOffset = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815  Spark's

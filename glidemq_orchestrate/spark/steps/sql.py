@@ -23,19 +23,17 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.published.locations.iceberg.table import SCHEME, is_iceberg
 from glidemq_orchestrate.spark.published.publish import publish, publish_iceberg
 from glidemq_orchestrate.spark.published.reading import read_published
+from glidemq_orchestrate.spark.setup.request import packaged_file
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.named_call import (
-    ImportNotAllowed,
     InvalidCall,
     NamedCall,
-    import_allowed,
     put_inputs,
 )
 
@@ -72,7 +70,8 @@ def statement_of(ctx: Context, fields: Sequence[str]) -> NamedCall:
         raise InvalidCall(f"a {SQL_JOB} job has no field {', '.join(unknown)}; parameters go under args")
     file, text = data.get("file"), data.get("sql")
     if isinstance(file, str) and text is None:
-        title, text = f"statement {file}", _read(file, ctx.allow_import)
+        title = f"statement {file}"
+        text = _read(title, file, ctx.allow_import)
     elif isinstance(text, str) and file is None:
         title = "the statement"
         if os.environ.get(ALLOW_VARIABLE) != "1":
@@ -124,17 +123,15 @@ def _run(  # noqa: PLR0913, PLR0917  as a step is called
     }
 
 
-def _read(file: str, allowed: Sequence[str]) -> str:
-    package, _, path = file.partition(":")
-    parts = path.split("/")
-    if not package or not path.endswith(".sql") or any(part in {"", ".", ".."} for part in parts):
-        raise InvalidCall(f"statement {file}: a file must be written package:path/of/file.sql")
+def _read(title: str, file: str, allowed: Sequence[str]) -> str:
+    form = "package:path/of/file.sql"
+    if not file.endswith(".sql"):
+        raise InvalidCall(f"{title}: a file must be written {form}")
+    found = packaged_file(title, file, allowed, form)
     try:
-        return files(import_allowed(package, allowed)).joinpath(*parts).read_text(encoding="utf-8-sig")
-    except ImportNotAllowed as exc:
-        raise InvalidCall(f"statement {file}: {exc}") from exc
-    except Exception as exc:
-        raise InvalidCall(f"statement {file} cannot be read: {type(exc).__name__}") from exc
+        return found.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as exc:
+        raise InvalidCall(f"{title} cannot be read: {type(exc).__name__}") from exc
 
 
 def _source(ctx: Context, name: str, source: Json) -> str | Json:

@@ -25,20 +25,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from glidemq_orchestrate.spark.setup.request import RESOURCES, check_allowed, identity_of, settings_in
+from glidemq_orchestrate.spark.setup.request import (
+    RESOURCES,
+    check_allowed,
+    identity_of,
+    packaged_file,
+    settings_in,
+)
 from glidemq_orchestrate.spark.setup.settings import REDACTED, setting
 from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.named_call import (
-    ImportNotAllowed,
-    InvalidCall,
-    import_allowed,
-    put_inputs,
-)
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, put_inputs
 
 JOB_NAME: Final = "spark.submit"
 ALLOW_VARIABLE: Final = "GLIDEMQ_SPARK_APPLICATIONS"
@@ -84,7 +85,7 @@ class Application:
     conf: Mapping[str, str]
 
     @classmethod
-    def of(cls, ctx: Context, stack: ExitStack, environment: Mapping[str, str] | None = None) -> Self:
+    def of(cls, ctx: Context, stack: ExitStack, environment: Mapping[str, str] = os.environ) -> Self:
         """Read the payload of a job.
 
         Args:
@@ -109,7 +110,7 @@ class Application:
                 f'{title}: deploy_mode must be "client": the driver runs beside its worker, '
                 "as a driver inside a cluster could be left behind"
             )
-        find = _Finder(title, ctx.allow_import, stack, os.environ if environment is None else environment)
+        find = _Finder(title, ctx.allow_import, stack, environment)
         main_class = data.get("class", "")
         if not isinstance(main_class, str) or (main_class and not _CLASS.fullmatch(main_class)):
             raise InvalidCall(f"{title}: class must be the name of a class, such as com.example.Daily")
@@ -171,18 +172,7 @@ class _Finder:
 
     def file(self, name: str) -> str:
         """The path of a file in an allowed package."""
-        package, _, path = name.partition(":")
-        parts = path.split("/")
-        if not package or any(part in {"", ".", ".."} for part in parts):
-            raise InvalidCall(f"{self.title}: a file must be written package:path/of/file.py")
-        try:
-            found = files(import_allowed(package, self.allowed)).joinpath(*parts)
-        except ImportNotAllowed as exc:
-            raise InvalidCall(f"{self.title}: {exc}") from exc
-        except Exception as exc:
-            raise InvalidCall(f"{self.title}: {package} cannot be imported: {type(exc).__name__}") from exc
-        if not found.is_file():
-            raise InvalidCall(f"{self.title}: the package {package} has no file {path}")
+        found = packaged_file(self.title, name, self.allowed, "package:path/of/file.py")
         return str(self.stack.enter_context(as_file(found)))
 
     def anywhere(self, path: str) -> str:

@@ -201,13 +201,13 @@ def _folders() -> Iterator[Path]:
     return (path for path in home().iterdir() if path.is_dir())
 
 
-def patience(environment: Mapping[str, str] | None = None) -> timedelta:
+def patience(environment: Mapping[str, str] = os.environ) -> timedelta:
     """How long a driver continues without a worker: ``GLIDEMQ_SPARK_DRIVER_PATIENCE``, default two minutes.
 
     Raises:
         ConfigurationError: It is not a duration of at most a day.
     """
-    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE
+    text = environment.get(PATIENCE_VARIABLE) or PATIENCE
     return setting_duration(PATIENCE_VARIABLE, text, max_=MAX_PATIENCE)
 
 

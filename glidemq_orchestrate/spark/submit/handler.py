@@ -43,7 +43,7 @@ from glidemq_orchestrate.spark.submit.keeper import (
     end_marked,
 )
 from glidemq_orchestrate.spark.submit.output import Output
-from glidemq_orchestrate.spark.submit.record import Records
+from glidemq_orchestrate.spark.submit.record import record_of, wait_for
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, decode
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
@@ -77,13 +77,13 @@ class Drivers:
 
     def __init__(self) -> None:
         self._scope, self._has_java = "", False
-        self._records = Records(None)
+        self._serving: Serving | None = None
         self._done: dict[tuple[str, str, int], DriverFolder] = {}
         self._ending: list[threading.Thread] = []
 
     def start(self, scope: str, serving: Serving | None = None) -> None:
         """Set the server of the jobs, and remove the files of drivers that were killed."""
-        self._scope, self._records = scope, Records(serving)
+        self._scope, self._serving = scope, serving
         sweep(SparkSettings.from_environment().of_users)
         with suppress(ConfigurationError):  # raised again when a driver starts
             folders.sweep()
@@ -107,7 +107,7 @@ class Drivers:
         settings = SparkSettings.from_environment()
         conf = {**settings.of_users, **application.conf, "spark.master": settings.master}
         digest = application.digest(conf)
-        record = self._records.of(ctx)
+        record = record_of(self._serving, ctx)
         output = Output(ctx, record.facts)
         folder = DriverFolder.taken_over(record.name, digest) if record.is_here else None
         if folder is None:
@@ -132,7 +132,7 @@ class Drivers:
                 if ctx.cancelled.is_set():  # its keeper was killed and has not removed its files
                     sweep(conf)
             raise
-        if self._records.are_known:
+        if self._serving is not None:  # it will report the end of the job
             self._done[ctx.queue, ctx.job_id, ctx.epoch] = folder
         else:
             _end(folder)
@@ -151,7 +151,7 @@ class Drivers:
 
     def stop(self) -> None:
         """Wait for drivers that are ending, and stop reading from the server. Repeatable."""
-        self._records = Records(None)
+        self._serving = None
         while self._ending:
             self._ending.pop().join(GRACE_SECONDS)
 
@@ -181,7 +181,7 @@ class Drivers:
         folder = DriverFolder.made(f"{tag}-{ctx.epoch}", digest)
         try:
             output.begin(tag=tag, driver=folder.name, machine=folders.machine(), patience=patience)
-            self._records.wait_for(ctx, folder.name)
+            wait_for(self._serving, ctx, folder.name)
             ctx.check_owner()
             chosen = application.settings(ctx, conf, tag)
             order = {"folder": str(folder.path), "patience": patience, "conf": chosen}

@@ -73,59 +73,46 @@ class Record:
             )
 
 
-class Records:
-    """Reads the records of jobs.
+def record_of(serving: Serving | None, ctx: Context) -> Record:
+    """The record of a job; an empty one without a server.
 
-    Args:
-        serving: How to reach the server; None: there are no records.
+    Raises:
+        TransportError: The server cannot be reached.
     """
+    with _reader(serving, ctx) as read:
+        return read()
 
-    def __init__(self, serving: Serving | None) -> None:
-        self._serving = serving
 
-    @property
-    def are_known(self) -> bool:
-        """Whether there is a server, which will report the end of a job."""
-        return self._serving is not None
+def wait_for(serving: Serving | None, ctx: Context, driver: str) -> None:
+    """Return once the server, if there is one, has stored the name of this driver.
 
-    def of(self, ctx: Context) -> Record:
-        """The record of a job.
+    Raises:
+        RetryLater: It has not.
+        TransportError: The server cannot be reached.
+    """
+    until = time.monotonic() + STORE_SECONDS
+    with _reader(serving, ctx) as read:
+        while serving is not None and read().name != driver:
+            if time.monotonic() > until:
+                raise RetryLater(AGAIN, "the server has not stored the name of the driver", counts=False)
+            time.sleep(0.05)
 
-        Raises:
-            TransportError: The server cannot be reached.
-        """
-        with self._reader(ctx) as read:
-            return read()
 
-    def wait_for(self, ctx: Context, driver: str) -> None:
-        """Return once the server has stored the name of this driver.
+@contextmanager
+def _reader(serving: Serving | None, ctx: Context) -> Iterator[Callable[[], Record]]:
+    if serving is None:
+        yield lambda: Record(None)
+        return
+    settings = serving.settings
+    with Queue(ctx.queue, settings, prefix=settings.prefix) as queue:
 
-        Raises:
-            RetryLater: It has not.
-            TransportError: The server cannot be reached.
-        """
-        until = time.monotonic() + STORE_SECONDS
-        with self._reader(ctx) as read:
-            while self.are_known and read().name != driver:
-                if time.monotonic() > until:
-                    raise RetryLater(AGAIN, "the server has not stored the name of the driver", counts=False)
-                time.sleep(0.05)
+        def read() -> Record:
+            try:
+                return Record(queue.get_job(ctx.job_id).progress)
+            except JobNotFound:
+                return Record(None)
 
-    @contextmanager
-    def _reader(self, ctx: Context) -> Iterator[Callable[[], Record]]:
-        if self._serving is None:
-            yield lambda: Record(None)
-            return
-        settings = self._serving.settings
-        with Queue(ctx.queue, settings, prefix=settings.prefix) as queue:
-
-            def read() -> Record:
-                try:
-                    return Record(queue.get_job(ctx.job_id).progress)
-                except JobNotFound:
-                    return Record(None)
-
-            yield read
+        yield read
 
 
 def _number(value: Json) -> float | None:
