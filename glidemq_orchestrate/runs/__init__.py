@@ -62,7 +62,15 @@ if TYPE_CHECKING:
         leaves_of,
         log_failures,
     )
-    from glidemq_orchestrate.runs.steps import NO_PATIENCE, Patience, adrive, drive, reconnect_pauses
+    from glidemq_orchestrate.runs.steps import (
+        NO_PATIENCE,
+        Patience,
+        Rest,
+        Steps,
+        adrive,
+        drive,
+        reconnect_pauses,
+    )
     from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 _PUBLIC: Final = {
@@ -105,7 +113,7 @@ _PUBLIC: Final = {
         "leaves_of",
         "log_failures",
     ),
-    "runs.steps": ("NO_PATIENCE", "Patience", "adrive", "drive", "reconnect_pauses"),
+    "runs.steps": ("NO_PATIENCE", "Patience", "Rest", "Steps", "adrive", "drive", "reconnect_pauses"),
     "wire.codec": ("Json", "JsonLike"),
 }
 _HOMES: Final = {name: f"glidemq_orchestrate.{module}" for module, names in _PUBLIC.items() for name in names}
@@ -130,9 +138,11 @@ __all__ = [
     "Origin",
     "Overtaken",
     "Patience",
+    "Rest",
     "Result",
     "ResultMode",
     "ResultsTooLarge",
+    "Steps",
     "adrive",
     "beginning",
     "cancel_owned",

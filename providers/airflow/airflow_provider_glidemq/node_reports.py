@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,11 +36,10 @@ from glidemq_orchestrate.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow.sdk.types import Logger
-
     from glidemq_orchestrate import Flow, FlowSpec
     from glidemq_orchestrate.flows import FlowStatus, NodeStatus, Wait
     from glidemq_orchestrate.jobs import JobLogs
+    from glidemq_orchestrate.runs import Steps
 
 NODES: Final = 50
 LINES: Final = 50
@@ -123,26 +123,6 @@ class NodeReports:
         elif seen.run != node.reruns:  # it runs again, and its job keeps its lines
             seen.run, seen.is_over = node.reruns, False
         return seen
-
-
-def log_reports(flow: Flow, reports: NodeReports, log: Logger, *, is_last: bool = False) -> None:
-    """Log what nodes have reported since the last poll; never fails."""
-    try:
-        for _ in range(ROUNDS if is_last else 1):
-            nodes = flow.nodes()
-            due = reports.due(nodes)
-            found = flow.logs(due, limit=LINES) if due else {}
-            for line in reports.lines(nodes, found):
-                log.info("%s", line)
-            if not reports.has_more:
-                return
-    except PASSING:
-        return
-    except GlideMQError as exc:
-        log.warning("What the nodes report cannot be read: %s", exc)
-        return
-    if is_last:
-        log.warning(LEFT_OUT, flow.id)
 
 
 def in_line(text: str) -> str:
@@ -263,33 +243,98 @@ class WaitReasons:
         return text
 
 
-def log_waits(flow: Flow, silence: WaitReasons, log: Logger) -> None:
-    """Log why nodes of a flow wait; never fails."""
-    try:
-        if line := silence.line(flow.waits()):
-            log.info("%s", line)
-    except PASSING:
-        pass
-    except GlideMQError as exc:
-        log.warning("Why nodes wait cannot be read: %s", exc)
-
-
 @dataclass(slots=True)
-class Waiting:
-    """How a task waits in its own process.
+class FlowLog:
+    """Logs what the nodes of one generation report, and why they wait.
 
     Attributes:
         log: The log of the task.
-        often: Seconds between log lines about progress.
-        reports: Shows what nodes report; None: nothing is shown.
+        often: Seconds between polls of the reports.
+        reports: What to show of the reports; None: nothing.
+        is_masked: The reasons of waits may not be shown here.
+    """
+
+    log: Any
+    often: float
+    reports: NodeReports | None = None
+    is_masked: bool = False
+    _waits: WaitReasons = field(default_factory=WaitReasons)
+    _looked_at: float = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next look is due."""
+        now = time.monotonic()
+        left = self._waits.seconds_left(now) or 1.0
+        return left if self.reports is None else min(left, max(self._looked_at + self.often - now, 0.0))
+
+    def look(  # noqa: PLR0913  all but two have defaults
+        self,
+        flow: Any,
+        ended: int,
+        *,
+        names: Sequence[str] | None = None,
+        read: Callable[[], Any] = lambda: None,
+        is_last: bool = False,
+        ask: Callable[[Any], Any] = lambda found: found,
+    ) -> Steps[None]:
+        """Log what is new, if a look is due or the nodes have ended.
+
+        Args:
+            flow: The flow.
+            ended: How many nodes have ended.
+            names: Only these nodes report; None: all.
+            read: Reads the nodes that may wait; None: all.
+            is_last: The nodes have ended.
+            ask: Makes the calls on the flow.
+        """
+        with contextlib.suppress(*PASSING):
+            now = time.monotonic()
+            if self.reports is not None and (is_last or now >= self._looked_at + self.often):
+                yield from self._report(flow, self.reports, names, ask, ROUNDS if is_last else 1)
+                if is_last and self.reports.has_more:
+                    self.log.warning(LEFT_OUT, flow.id)
+                self._looked_at = time.monotonic()
+            if not is_last and self._waits.is_due(ended, now):
+                nodes = yield read
+                waits = yield lambda: ask(flow.waits(nodes))
+                if line := self._waits.line(waits, flow.id if self.is_masked else ""):
+                    self.log.info("%s", line)
+
+    def _report(
+        self,
+        flow: Any,
+        reports: NodeReports,
+        names: Sequence[str] | None,
+        ask: Callable[[Any], Any],
+        rounds: int,
+    ) -> Steps[None]:
+        for _ in range(rounds):
+            nodes = yield lambda: ask(flow.nodes(names))
+            due = reports.due(nodes)
+            found = (yield partial(self._logs, flow, due, ask)) if due else {}
+            for number, line in enumerate(reports.lines(nodes, found), 1):
+                self.log.info("%s", line)
+                if number % LINES == 0:
+                    yield runs.Rest(0)  # writing takes a millisecond, and other triggers wait
+            if not reports.has_more:
+                return
+            yield runs.Rest(0)
+
+    @staticmethod
+    def _logs(flow: Any, due: Mapping[str, int], ask: Callable[[Any], Any]) -> Any:
+        return ask(flow.logs(due, limit=LINES))
+
+
+@dataclass(slots=True)
+class Waiting(FlowLog):
+    """How a task waits in its own process.
+
+    Attributes:
         on_progress: Called with the status when more nodes have completed.
     """
 
-    log: Logger
-    often: float
-    reports: NodeReports | None
-    on_progress: Callable[[FlowStatus], None]
-    silence: WaitReasons = field(default_factory=WaitReasons)
+    on_progress: Callable[[FlowStatus], None] = lambda _: None
 
     def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
         """The status of the flow if it ends within this time; else the given status."""
@@ -315,18 +360,18 @@ class Waiting:
             except WaitTimeout:
                 logged = self._show(flow, logged)
 
+    def show(self, flow: Flow, ended: int = 0, *, is_last: bool = False) -> None:
+        """Log what is new; never fails."""
+        try:
+            runs.drive(self.look(flow, ended, is_last=is_last))
+        except GlideMQError as exc:
+            self.log.warning("The reports of nodes cannot be read: %s", exc)
+
     def _show(self, flow: Flow, logged: int) -> int:
-        """Log progress since ``logged`` nodes, and what nodes report. Returns how many have completed."""
+        """Log progress since ``logged`` nodes, and the reports. Returns how many nodes have completed."""
         status = flow.status()
         if status.completed != logged:
             self.log.info("%d/%d nodes completed", status.completed, status.total)
             self.on_progress(status)
-        if self.silence.is_due(status.total - status.open, time.monotonic()):
-            log_waits(flow, self.silence, self.log)
-        self.look(flow)
+        self.show(flow, status.total - status.open)
         return status.completed
-
-    def look(self, flow: Flow, *, is_last: bool = False) -> None:
-        """Show what nodes have reported since the last poll."""
-        if self.reports is not None:
-            log_reports(flow, self.reports, self.log, is_last=is_last)

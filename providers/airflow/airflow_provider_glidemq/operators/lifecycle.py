@@ -302,19 +302,19 @@ class FlowTask(LineageTask):
                 in_slot = None if self.deferrable else waiting.until_end(flow)
                 status = in_slot or waiting.briefly(flow, status, self.defer_after)
             except AirflowTaskTimeout:
-                waiting.look(flow, is_last=True)
+                waiting.show(flow, is_last=True)
                 self._time_out(context, flow.id)
         if not status.state.is_terminal:
             self._keep_while_deferred(producer, flow)
             self._defer(context, flow)
-        waiting.look(flow, is_last=True)
+        waiting.show(flow, is_last=True)
         return self._finish(context, flow, status)
 
     def _here(self, context: Context) -> Waiting:
         is_ours = self._is_first or self._is_masked  # otherwise the trigger has shown them
-        is_shown = is_ours and (self.show_logs or self.shows_progress)
-        reports = NodeReports(self.show_logs) if is_shown else None
-        return Waiting(self.log, self.logging_interval, reports, partial(self._notify, "progress", context))
+        reports = NodeReports(self.show_logs) if is_ours and (self.show_logs or self.shows_progress) else None
+        on_progress = partial(self._notify, "progress", context)
+        return Waiting(self.log, self.logging_interval, reports, on_progress=on_progress)
 
     def _notify(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
         if self.callbacks:

@@ -93,15 +93,8 @@ class GlideMQJobSensor(WaitingSensor):
     def _what(self) -> str:
         return f"job {self.job_id} of queue {self.queue_name}"
 
-    def _trigger(self, poll_interval: float, deadline: float, not_before: float) -> GlideMQJobTrigger:
-        return GlideMQJobTrigger(
-            queue_name=self.queue_name,
-            job_id=str(self.job_id),
-            glidemq_conn_id=self.glidemq_conn_id,
-            poll_interval=poll_interval,
-            deadline=deadline,
-            not_before=not_before,
-        )
+    def _trigger(self, **waiting: Any) -> GlideMQJobTrigger:
+        return GlideMQJobTrigger(queue_name=self.queue_name, job_id=str(self.job_id), **waiting)
 
     def _hint(self) -> str:
         with self._queue(self.queue_name) as queue:
@@ -166,14 +159,14 @@ class GlideMQQueueSensor(WaitingSensor):
         self.at_most = at_most
         self.states = list(states)
         self.jobs = list(jobs)
-        self._wanted = QueueCondition(condition, at_least, at_most, tuple(states), tuple(jobs))
+        self._condition = QueueCondition(condition, at_least, at_most, tuple(states), tuple(jobs))
 
     def _look(self) -> bool | PokeReturnValue:
         """Whether the condition is met, with the number of jobs by state."""
         state = self._read()
         if state.is_unknown:
             self.log.warning("%s: it was never used. Is its name right?", self._what())
-        if not self._wanted.is_met(state):
+        if not self._condition.is_met(state):
             return False
         self.log.info("%s: %s", self._what(), state)
         return PokeReturnValue(is_done=True, xcom_value=dict(state.counts))
@@ -186,27 +179,13 @@ class GlideMQQueueSensor(WaitingSensor):
         return {"queue": self.queue_name}
 
     def _what(self) -> str:
-        return (
-            f"queue {self.queue_name} to be {self._wanted}"
-            if self.condition
-            else f"queue {self.queue_name} with {self._wanted}"
-        )
+        return f"queue {self.queue_name} {'to be' if self.condition else 'with'} {self._condition}"
 
-    def _trigger(self, poll_interval: float, deadline: float, not_before: float) -> GlideMQQueueTrigger:
-        return GlideMQQueueTrigger(
-            queue_name=self.queue_name,
-            condition={
-                "condition": self.condition,
-                "at_least": self.at_least,
-                "at_most": self.at_most,
-                "states": self.states,
-                "jobs": self.jobs,
-            },
-            glidemq_conn_id=self.glidemq_conn_id,
-            poll_interval=poll_interval,
-            deadline=deadline,
-            not_before=not_before,
-        )
+    def _trigger(self, **waiting: Any) -> GlideMQQueueTrigger:
+        condition = {
+            name: getattr(self, name) for name in ("condition", "at_least", "at_most", "states", "jobs")
+        }
+        return GlideMQQueueTrigger(queue_name=self.queue_name, condition=condition, **waiting)
 
     def _hint(self) -> str:
         state = self._read()
@@ -303,15 +282,8 @@ class GlideMQFlowSensor(WaitingSensor):
     def _what(self) -> str:
         return f"flow {self._id()}"
 
-    def _trigger(self, poll_interval: float, deadline: float, not_before: float) -> GlideMQFlowTrigger:
-        return GlideMQFlowTrigger(
-            flow_id=self._id(),
-            glidemq_conn_id=self.glidemq_conn_id,
-            poll_interval=poll_interval,
-            deadline=deadline,
-            wait_for_flow=True,
-            not_before=not_before,
-        )
+    def _trigger(self, **waiting: Any) -> GlideMQFlowTrigger:
+        return GlideMQFlowTrigger(flow_id=self._id(), wait_for_flow=True, **waiting)
 
     def _hint(self) -> str:
         with self._producer() as producer:

@@ -148,8 +148,8 @@ class WaitingSensor(Linked, BaseSensorOperator):
         """The subject of the wait, for logs and errors."""
         raise NotImplementedError
 
-    def _trigger(self, poll_interval: float, deadline: float, not_before: float) -> WaitingTrigger:
-        """The trigger that waits in the triggerer."""
+    def _trigger(self, **waiting: Any) -> WaitingTrigger:
+        """The trigger that waits in the triggerer; ``waiting``: the arguments of ``WaitingTrigger``."""
         raise NotImplementedError
 
     def _hint(self) -> str:
@@ -172,7 +172,10 @@ class WaitingSensor(Linked, BaseSensorOperator):
         deadline = self._deadline(context)
         return self.defer(
             trigger=self._trigger(
-                max(float(self.poke_interval), 1.0), deadline, time.time() + SECONDS_DEFERRED
+                glidemq_conn_id=self.glidemq_conn_id,
+                poll_interval=max(float(self.poke_interval), 1.0),
+                deadline=deadline,
+                not_before=time.time() + SECONDS_DEFERRED,
             ),
             method_name="execute_complete",
             timeout=timedelta(seconds=max(deadline - time.time(), 0.0)) + BACKSTOP,

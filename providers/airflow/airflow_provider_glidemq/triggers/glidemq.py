@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_glidemq.attempt import TaskKey, is_taken_over
-from airflow_provider_glidemq.node_reports import NodeReports
+from airflow_provider_glidemq.node_reports import FlowLog, NodeReports
 from airflow_provider_glidemq.ownership import lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
     ProgressCallbacks,
     Renewal,
-    Reporter,
     WaitingTrigger,
-    WaitLog,
     module,
     to_its_end,
 )
@@ -83,7 +81,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.callbacks = list(self.callbacks)
         self._renewal = Renewal(self.lease)
         self._logged = (-1, 0.0)
-        self._reported: tuple[int, Reporter] | None = None
+        self._shown: tuple[int, FlowLog] | None = None
 
     @property
     def what(self) -> str:
@@ -122,28 +120,24 @@ class GlideMQFlowTrigger(WaitingTrigger):
         """Wait until this generation has ended or is no longer the current one."""
         events = client.events(flow.home)
         subscription = await events.subscribe(flow, often=self.logging_interval, seldom=self.poll_interval)
-        reporter = self._reporter(flow.generation)
+        shown, ended = self._flow_log(flow.generation), 0
         callbacks = ProgressCallbacks(self.callbacks, self.log)
-        quiet, ended_nodes = WaitLog(self.log, is_masked=self.is_masked), 0
         try:
             while True:
-                pauses = [quiet.seconds_left or 1.0]
-                pauses += [] if self.owner is None else [self._renewal.pause]
-                pauses += [reporter.seconds_left] if reporter is not None else []
-                status = await subscription.wait(min(pauses, default=None))
+                pause = shown.seconds_left
+                status = await subscription.wait(
+                    pause if self.owner is None else min(pause, self._renewal.pause)
+                )
                 if status is not None:
                     if status.superseded_by is not None:
                         return status
                     if self._log_progress(status):
                         callbacks.progress(self.task_instance, status)
-                ended = status if status is not None and status.state.is_terminal else None
-                if reporter is not None:
-                    await reporter.look(client, flow, is_last=ended is not None)
-                if ended is not None:
-                    return ended
-                if status is not None:
-                    ended_nodes = status.total - status.open
-                await quiet.look(client, flow, ended_nodes)
+                    ended = status.total - status.open
+                is_last = status is not None and status.state.is_terminal
+                await runs.adrive(shown.look(flow, ended, is_last=is_last, ask=client.ask))
+                if status is not None and is_last:
+                    return status
                 if self.owner is not None:
                     await self._renewal.renew_if_due(client, flow)
         finally:
@@ -151,21 +145,21 @@ class GlideMQFlowTrigger(WaitingTrigger):
             await callbacks.end()
 
     async def _look_once_more(self) -> None:
-        if self._reported is None:
+        if self._shown is None:
             return
         shared = await module("shared.client")
         async with shared.shared_client(self.glidemq_conn_id) as client:
             if (flow := await client.find(self.flow_id, None)) is not None:
-                await self._reported[1].look(client, flow, is_last=True)
+                await runs.adrive(self._shown[1].look(flow, 0, is_last=True, ask=client.ask))
 
-    def _reporter(self, generation: int) -> Reporter | None:
-        """The reporter of the nodes; it survives reconnects, so that no line is shown twice."""
-        if self.is_masked or not (self.show_logs or self.show_progress):
-            return None
-        if self._reported is None or self._reported[0] != generation:
-            reports = NodeReports(self.show_logs)
-            self._reported = generation, Reporter(reports, self.logging_interval, self.log)
-        return self._reported[1]
+    def _flow_log(self, generation: int) -> FlowLog:
+        """The log of the nodes; it survives reconnects, so that no line is shown twice."""
+        if self._shown is None or self._shown[0] != generation:
+            is_shown = not self.is_masked and (self.show_logs or self.show_progress)
+            reports = NodeReports(self.show_logs) if is_shown else None
+            made = FlowLog(self.log, self.logging_interval, reports, self.is_masked)
+            self._shown = generation, made
+        return self._shown[1]
 
     async def _find(self, client: SharedClient) -> AsyncFlow:
         owner = owner_of(self.owner, self.lease)

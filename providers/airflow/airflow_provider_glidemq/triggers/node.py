@@ -29,23 +29,21 @@ from airflow_provider_glidemq.group_flow import (
     progress,
     to_start_over,
 )
-from airflow_provider_glidemq.node_reports import WITHHELD, NodeReports
+from airflow_provider_glidemq.node_reports import WITHHELD, FlowLog, NodeReports
 from airflow_provider_glidemq.ownership import DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
 from airflow_provider_glidemq.triggers.nodes import EndedEarly, NodeEnd, TaskNodes
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
     Renewal,
-    Reporter,
     WaitingTrigger,
-    WaitLog,
     module,
     rest_until,
     to_its_end,
 )
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
-from glidemq_orchestrate.runs import NotOwned, check_owned, in_text
+from glidemq_orchestrate.runs import NotOwned, adrive, check_owned, in_text
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
@@ -188,31 +186,26 @@ class GlideMQNodeTrigger(WaitingTrigger):
         """Read the nodes whenever the counts of the flow change, until all of them have ended."""
         flow, events = nodes.flow, client.events(nodes.shown[0].queue)
         subscription = await events.subscribe(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
-        quiet, reporter = WaitLog(self.log, is_masked=self._is_masked), self._reporter()
+        reports = NodeReports(logs=True) if self.show_logs and not self._is_masked else None
+        shown = FlowLog(self.log, self.logging_interval, reports, self._is_masked)
         try:
             while not nodes.is_over:
-                pauses = [quiet.seconds_left or 1.0, self._renewal.pause]
-                pauses += [max(reporter.seconds_left, 1.0)] if reporter is not None else []
-                status = await subscription.wait(min(pauses))
+                status = await subscription.wait(min(max(shown.seconds_left, 1.0), self._renewal.pause))
                 if status is not None:
                     if status.superseded_by is not None:
                         raise Superseded(f"flow {flow.id} was restarted: generation {status.superseded_by}")
                     await nodes.look(is_last=status.state.is_terminal)
                     self._log_progress(nodes)
-                await quiet.look(client, flow, _ended(nodes.shown), nodes.look)
-                if reporter is not None:
-                    reporter.names = [node.name for node in nodes.shown]
-                    await reporter.look(client, flow, is_last=nodes.is_over)
+                names, ended = [node.name for node in nodes.shown], _ended(nodes.shown)
+                await adrive(
+                    shown.look(
+                        flow, ended, names=names, read=nodes.look, is_last=nodes.is_over, ask=client.ask
+                    )
+                )
                 if self.cancel_on_kill:
                     await self._renewal.renew_if_due(client, flow)
         finally:
             events.unsubscribe(subscription)
-
-    def _reporter(self) -> Reporter | None:
-        """The reporter of the running nodes."""
-        if not self.show_logs or self._is_masked:
-            return None
-        return Reporter(NodeReports(logs=True), self.logging_interval, self.log)
 
     # -- beginning -------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -15,7 +15,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_glidemq.callbacks import acall_callbacks, event_of
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
-from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports, WaitReasons
 from airflow_provider_glidemq.ownership import seconds_of
 from airflow_provider_glidemq.parameters import Converted, Seconds, in_seconds
 from glidemq_orchestrate import runs
@@ -24,7 +23,7 @@ from glidemq_orchestrate.errors import GlideMQError, Superseded
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
     from glidemq_orchestrate import AsyncFlow
-    from glidemq_orchestrate.flows import FlowStatus, NodeStatus
+    from glidemq_orchestrate.flows import FlowStatus
 
 MAX_REASON: Final = 500
 LAST_SECONDS: Final = 5.0
@@ -161,71 +160,6 @@ class Renewal:
             with suppress(Superseded):  # the next look at the flow finds it
                 await client.renew(flow)
             self._last = (flow.generation, now)
-
-
-class Reporter:
-    """Shows what the nodes of one generation report, at most once every ``often`` seconds."""
-
-    def __init__(self, reports: NodeReports, often: float, log: Any) -> None:
-        self._reports, self._often, self._log = reports, often, log
-        self.names: Sequence[str] | None = None  # only these nodes
-        self._looked_at = 0.0
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the next look is due."""
-        return max(self._looked_at + self._often - asyncio.get_running_loop().time(), 0.0)
-
-    async def look(self, client: SharedClient, flow: AsyncFlow, *, is_last: bool = False) -> None:
-        """Show new reports, if a poll is due or the flow has ended."""
-        if not is_last and self.seconds_left:
-            return
-        with suppress(*PASSING):  # the next look at the flow finds it
-            for _ in range(ROUNDS if is_last else 1):
-                nodes = await client.ask(flow.nodes(self.names))
-                due = self._reports.due(nodes)
-                found = await client.ask(flow.logs(due, limit=LINES)) if due else {}
-                for number, line in enumerate(self._reports.lines(nodes, found), 1):
-                    self._log.info("%s", line)
-                    if number % LINES == 0:
-                        await asyncio.sleep(0)  # writing takes a millisecond, and other triggers wait
-                if not self._reports.has_more:
-                    break
-                await asyncio.sleep(0)
-            if is_last and self._reports.has_more:
-                self._log.warning(LEFT_OUT, flow.id)
-        self._looked_at = asyncio.get_running_loop().time()
-
-
-class WaitLog:
-    """Logs why nodes wait in one generation of a flow."""
-
-    def __init__(self, log: Any, *, is_masked: bool) -> None:
-        self._silence, self._log, self._is_masked = WaitReasons(), log, is_masked
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the next look is due."""
-        return self._silence.seconds_left(asyncio.get_running_loop().time())
-
-    async def look(
-        self,
-        client: SharedClient,
-        flow: AsyncFlow,
-        ended: int,
-        read: Callable[[], Awaitable[Sequence[NodeStatus]]] | None = None,
-    ) -> None:
-        """Log why nodes wait, of the given nodes or of all, if a check is due.
-
-        ``ended``: how many nodes have ended.
-        """
-        if not self._silence.is_due(ended, asyncio.get_running_loop().time()):
-            return
-        with suppress(*PASSING):  # the next look at the flow finds it
-            nodes = await read() if read is not None else None
-            waits = await client.ask(flow.waits(nodes))
-            if line := self._silence.line(waits, flow.id if self._is_masked else ""):
-                self._log.info("%s", line)
 
 
 class ProgressCallbacks:
