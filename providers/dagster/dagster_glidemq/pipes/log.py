@@ -15,11 +15,10 @@ import dagster as dg
 from dagster_pipes import PipesMessage, PipesParams
 
 from dagster_glidemq.pipes import messages as pipes
-from dagster_glidemq.resource import GlideMQResource
-from glidemq_orchestrate import JobState, Queue
+from glidemq_orchestrate import Client, JobState, Queue
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs import JobMessage
-from glidemq_orchestrate.runs import Patience, in_text
+from glidemq_orchestrate.runs import NO_PATIENCE, Patience, in_text
 
 PAGE: Final = 100
 _SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"})
@@ -170,7 +169,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
     Nothing changes on the server: after a kill of this process, the same messages can be read again.
 
     Args:
-        glidemq: The server.
+        client: The server.
         flow_id: The flow.
         poll_seconds: Time between reads of the running jobs.
         after_generation: Generations up to this one belong to earlier runs; their lines are not shown.
@@ -182,7 +181,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
 
     def __init__(  # noqa: PLR0913  keyword-only
         self,
-        glidemq: GlideMQResource,
+        client: Client,
         flow_id: str,
         *,
         poll_seconds: float,
@@ -190,16 +189,9 @@ class GlideMQMessageReader(dg.PipesMessageReader):
         is_single: bool,
         shown_before: ShownLines,
     ) -> None:
-        self._glidemq, self._flow_id, self._is_single, self._shown_before = (
-            glidemq,
-            flow_id,
-            is_single,
-            shown_before,
-        )
+        self._client, self._flow_id, self._is_single = client, flow_id, is_single
         self._poll_seconds, self._after_generation = poll_seconds, after_generation
-        self._patience = Patience(
-            0
-        )  # the step itself survives outages, and shows the lines that are missed here
+        self._shown_before = shown_before
 
     @property
     def expected_writer_count(self) -> int:
@@ -232,35 +224,22 @@ class GlideMQMessageReader(dg.PipesMessageReader):
     def _follow(self, handler: dg.PipesMessageHandler, closing: threading.Event) -> None:
         pause = self._poll_seconds
         try:
-            with contextlib.ExitStack() as stack:
-                flows = stack.enter_context(self._glidemq.get_client())
-                queues = queues_of(self._glidemq, stack)
-                while not closing.wait(pause):
-                    began = time.monotonic()
-                    with contextlib.suppress(GlideMQError):
-                        flow = flows.get(self._flow_id)
-                        running = flow.nodes() if flow.generation > self._after_generation else []
-                        for node in running:
-                            if node.state is JobState.ACTIVE:
-                                self._show_new(queues(node.queue), node.queue, node.job_id, node.name)
-                    # Large flows take long to read: spend at most a third of the time on it.
-                    pause = max(self._poll_seconds, 2 * (time.monotonic() - began))
+            while not closing.wait(pause):
+                began = time.monotonic()
+                with contextlib.suppress(GlideMQError):
+                    flow = self._client.flows.get(self._flow_id)
+                    running = flow.nodes() if flow.generation > self._after_generation else []
+                    for node in running:
+                        if node.state is JobState.ACTIVE:
+                            self._show_new(node.queue, node.job_id, node.name)
+                # Large flows take long to read: spend at most a third of the time on it.
+                pause = max(self._poll_seconds, 2 * (time.monotonic() - began))
         except Exception:
             handler.report_pipes_framework_exception("the log of running jobs", sys.exc_info())
             raise
 
-    def _show_new(self, client: Queue, queue: str, job_id: str, node: str) -> None:
-        for page in pages(client, job_id, self.log.position(queue, job_id), self._patience):
+    def _show_new(self, queue: str, job_id: str, node: str) -> None:
+        after = self.log.position(queue, job_id)
+        # The step itself survives outages, and shows the lines that are missed here.
+        for page in pages(self._client.queue(queue), job_id, after, NO_PATIENCE):
             self.log.show(queue, job_id, node, page)
-
-
-def queues_of(glidemq: GlideMQResource, stack: contextlib.ExitStack) -> Callable[[str], Queue]:
-    """Returns a function that creates queue clients on first use; they are closed with the stack."""
-    clients: dict[str, Queue] = {}
-
-    def queue(name: str) -> Queue:
-        if name not in clients:
-            clients[name] = stack.enter_context(glidemq.get_queue(name))
-        return clients[name]
-
-    return queue

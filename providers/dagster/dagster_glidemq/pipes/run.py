@@ -22,12 +22,12 @@ from dagster_pipes import PipesExtras
 from dagster_glidemq.checks import about
 from dagster_glidemq.flow_run import failure_from
 from dagster_glidemq.lineage import Context, flow_id_for
-from dagster_glidemq.pipes.log import GlideMQMessageReader, queues_of, shown_before
+from dagster_glidemq.pipes.log import GlideMQMessageReader, shown_before
 from dagster_glidemq.pipes.messages import GlideMQContextInjector, scalars_of, stored_context, with_bootstrap
 from dagster_glidemq.pipes.reports import Reportable, Reports, ReportsUnusable
 from dagster_glidemq.private import reattach_module
 from dagster_glidemq.resource import GlideMQResource
-from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
+from glidemq_orchestrate import Client, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
 from glidemq_orchestrate.runs import Changes, Patience
 from glidemq_orchestrate.worker import Supervisor
@@ -143,9 +143,8 @@ class PipesRun:
             dagster.Failure: The flow did not complete, or a report is unusable.
         """
         with self._failures(), contextlib.ExitStack() as stack:
-            flows = stack.enter_context(self.glidemq.get_client())
-            queues = queues_of(self.glidemq, stack)
-            stored, generation = self._former(flows, queues)
+            client = stack.enter_context(Client(self.glidemq.settings()))
+            stored, generation = self._former(client)
             # If only workers in Node run, nothing else would notice the end of a node.
             queue_names = sorted({node.queue for node in self.spec.nodes})
             stack.enter_context(Supervisor(self.glidemq.settings(), queues=queue_names).running())
@@ -156,18 +155,18 @@ class PipesRun:
             known = None if self.is_single or wanted.is_op else wanted.all_assets
             injector = GlideMQContextInjector(stored, known)
             reader = GlideMQMessageReader(
-                self.glidemq,
+                client,
                 self._flow_id,
                 poll_seconds=self.poll_seconds,
                 after_generation=generation,
                 is_single=self.is_single,
-                shown_before=shown_before(step, lambda: self.patience(queues(queue_names[0]).now)),
+                shown_before=shown_before(step, lambda: self.patience(client.queue(queue_names[0]).now)),
             )
             session = stack.enter_context(dg.open_pipes_session(step, injector, reader, self.extras))
-            reports = Reports(queues, reader.log, wanted=wanted, patience=self.patience)
+            reports = Reports(client.queue, reader.log, wanted=wanted, patience=self.patience)
             given = 0
             changes = self._changes(with_bootstrap(self.spec, session.get_bootstrap_params()))
-            with self._ended(changes, flows):
+            with self._ended(changes, client.flows):
                 for change in changes:
                     reports.collect(change)
                     if as_they_come or change.status.state is FlowState.COMPLETED:
@@ -202,18 +201,19 @@ class PipesRun:
             metadata = {"glidemq/flow_id": self._flow_id, "glidemq/error": type(exc).__name__}
             raise dg.Failure(str(exc), metadata=metadata, allow_retries=False) from exc
 
-    def _former(self, flows: FlowProducer, queues: Any) -> tuple[Mapping[str, Any] | None, int]:
+    def _former(self, client: Client) -> tuple[Mapping[str, Any] | None, int]:
         """The stored context of the flow that this step continues, and the number of generations to hide."""
         is_ours = self.glidemq.goes_on(self.context, self.spec.name, flow_id=self.given_id)
-        flow = self.patience(lambda: _find(flows, self._flow_id))
-        if flow is None:
+        try:
+            flow = self.patience(lambda: client.flows.get(self._flow_id))
+        except FlowNotFound:
             return None, -1
         if not is_ours:
             return None, flow.generation
 
         def data(queue_name: str, job_id: str) -> Any:
             with contextlib.suppress(JobNotFound):
-                return queues(queue_name).get_job(job_id).data
+                return client.queue(queue_name).get_job(job_id).data
 
         try:
             stored = self.patience(lambda: stored_context(flow, data))
@@ -301,10 +301,3 @@ def apart(items: Iterator[T]) -> Generator[T, None, None]:
         if error is not None:
             raise error
         yield item  # type: ignore[misc]  # one of both is None
-
-
-def _find(flows: FlowProducer, flow_id: str) -> Flow | None:
-    try:
-        return flows.get(flow_id)
-    except FlowNotFound:
-        return None
