@@ -188,6 +188,11 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
     assert broken == []
 
 
+def test_the_pages_of_the_providers_on_pypi_link_to_no_file() -> None:
+    for page in ROOT.glob("providers/*/README.md"):
+        assert re.findall(r"\]\((?!https?:|#)[^)]*\)", page.read_text(encoding="utf-8")) == [], page
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
