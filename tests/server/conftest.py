@@ -21,6 +21,7 @@ from glidemq_orchestrate import (
     FlowProducer,
     Queue,
 )
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.io.sync import SyncDriver
@@ -34,6 +35,17 @@ T = TypeVar("T")
 
 LONG = timedelta(seconds=30)
 REACHES = {"staged": Reach(), "portable": Reach(has_functions=False)}
+
+
+STAGED = pytest.mark.parametrize("path", ["staged"], indirect=True)
+"""For tests that use ``path``: only what the portable path refuses."""
+
+
+@pytest.fixture(params=list(REACHES))
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of every flow that a producer submits."""
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
+    return str(request.param)
 
 
 class Stopped(Exception):

@@ -10,27 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
-from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.builders import node
 from tests.profile import sampled
-from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Flow
     from tests.server.conftest import Hand
 
+pytestmark = pytest.mark.usefixtures("path")
+
 NAMES = "abcdef"
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of every flow that a producer submits."""
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 def chain(rule: Rule = Rule.ALL_DONE) -> FlowSpec:

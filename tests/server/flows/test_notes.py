@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec
-from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
 from tests.builders import node
-from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker
 
+pytestmark = pytest.mark.usefixtures("path")
+
 FLOW = FlowSpec("n", [node("a"), node("b", "a")])
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 def test_a_note_stays_with_its_generation_and_runs_count_repeats(

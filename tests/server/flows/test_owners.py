@@ -13,7 +13,6 @@ import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.attempts import upkeep
-from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
 from glidemq_orchestrate.flows import ownership
 from glidemq_orchestrate.flows.checked import check_flow
@@ -31,16 +30,11 @@ from tests.server.policy_work import LONG, Work
 if TYPE_CHECKING:
     from tests.server.conftest import Hand
 
+pytestmark = pytest.mark.usefixtures("path")
+
 ETL = QueueKeys("glide", "etl")
 FLOW = FlowSpec("n", [node("a"), node("b", "a")])
 MINUTE = Owner("ada", timedelta(minutes=1))
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of every flow that a producer submits."""
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 class Ahead(SystemClock):

@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Rule, Skip, Unrecoverable
-from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.builders import node
-from tests.server.conftest import REACHES
+from tests.server.conftest import STAGED
 from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
 
+pytestmark = pytest.mark.usefixtures("path")
+
 ETL = QueueKeys("glide", "etl")
-STAGED = pytest.mark.parametrize("path", ["staged"], indirect=True)
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 def spec(*nodes: FlowNode, **kw: Any) -> FlowSpec:

@@ -19,20 +19,14 @@ from glidemq_orchestrate import (
     RetryLater,
     Suspend,
 )
-from glidemq_orchestrate.clients import flows as producer
 from tests.builders import node
-from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
 
+pytestmark = pytest.mark.usefixtures("path")
+
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 def in_seconds(at: datetime | None) -> float:

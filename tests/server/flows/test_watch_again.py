@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions
-from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows import FlowChange, NodeChange
 from glidemq_orchestrate.flows import watch as flow_watch
@@ -21,22 +20,16 @@ from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Op
 from tests.builders import node
-from tests.server.conftest import REACHES
+from tests.server.conftest import STAGED
 from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Clients, Hand
 
-STAGED = pytest.mark.parametrize("path", ["staged"], indirect=True)
+pytestmark = pytest.mark.usefixtures("path")
+
 Change = NodeChange | FlowChange
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of every flow that a producer submits."""
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 def pair(**kw: Any) -> FlowSpec:

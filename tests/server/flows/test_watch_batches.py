@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import AsyncFlowProducer, FlowNode, FlowProducer, FlowSpec, Owner
-from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, HandlerNotFound, QueueNotServed
-from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker
 
+pytestmark = pytest.mark.usefixtures("path")
+
 SHORT, LONG = timedelta(milliseconds=200), timedelta(seconds=30)
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of every flow that a producer submits."""
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 def spec(**kw: Any) -> FlowSpec:

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Handlers, JobOptions, Queue
-from glidemq_orchestrate.clients import flows as producer
-from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
 
+pytestmark = pytest.mark.usefixtures("path")
+
 LONG = timedelta(seconds=30)
 CHECK = JobOptions(attempts=3, must_pass=True)
-
-
-@pytest.fixture(params=list(REACHES), autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of every flow that a producer submits."""
-    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
-    return str(request.param)
 
 
 def spec(options: JobOptions = CHECK) -> FlowSpec:
