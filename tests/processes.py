@@ -109,9 +109,12 @@ def run(command: Sequence[Any], *, timeout: float, **options: Any) -> subprocess
 
 def marked(run: str, among: set[int] | None = None) -> list[Left]:
     """The live processes with the mark of a run, and those below this process; ``among`` these ids only."""
+    pids = set(psutil.pids()) if among is None else among
+    if not pids:
+        return []
     own = {child.pid for child in psutil.Process().children(recursive=True)}
     found = []
-    for pid in set(psutil.pids()) if among is None else among:
+    for pid in pids:
         with contextlib.suppress(*GONE):
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE or pid == os.getpid():
