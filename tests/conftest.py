@@ -77,7 +77,8 @@ def url(server: EmbeddedServer) -> Iterator[str]:
 def redis_client(url: str) -> Iterator[Any]:
     from redis import Redis  # noqa: PLC0415  unit tests do without a driver
 
-    with Redis.from_url(url.replace("valkey://", "redis://"), decode_responses=True) as client:
+    plain = url.replace("valkey://", "redis://")
+    with Redis.from_url(plain, decode_responses=True, driver_info=None) as client:
         yield client
 
 

@@ -104,7 +104,7 @@ def refuse_connected(redis_url: str) -> None:
     """Fail the test when a client is still connected to its database."""
     from redis import Redis  # noqa: PLC0415  unit tests do without a driver
 
-    with Redis.from_url(redis_url, decode_responses=True) as client:
+    with Redis.from_url(redis_url, decode_responses=True, driver_info=None) as client:
         own, (database,) = client.client_id(), {str(client.connection_pool.connection_kwargs.get("db", 0))}
 
         def left() -> list[str]:

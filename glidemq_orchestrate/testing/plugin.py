@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pytest
@@ -153,16 +154,18 @@ def own_database(url: str) -> Iterator[str]:
     """
     from redis import Redis  # noqa: PLC0415  only when used
 
-    plain = url.replace("valkey://", "redis://", 1)
-    with Redis.from_url(plain) as client:
+    # redis reads the metadata of its own package for each connection that tells the server its version.
+    connect = partial(Redis.from_url, url.replace("valkey://", "redis://", 1), driver_info=None)
+    with connect(single_connection_client=True) as client:
         count = int(client.config_get("databases")["databases"])
-    number = next(_next_database.setdefault(url, itertools.count())) % max(count - 1, 1) + (count > 1)
-    with Redis.from_url(plain, db=number) as client:
+        number = next(_next_database.setdefault(url, itertools.count())) % max(count - 1, 1) + (count > 1)
+        if number:
+            client.select(number)
         client.flushdb()
     try:
         yield f"{url}/{number}" if number else url
     finally:
-        with Redis.from_url(plain, db=number) as client:
+        with connect(db=number) as client:
             own = client.client_id()
             for other in client.client_list():
                 if int(other["db"]) == number and int(other["id"]) != own:

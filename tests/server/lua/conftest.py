@@ -326,7 +326,7 @@ def server_port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def valkey(server_port: int) -> Iterator[redis.Redis]:
     """A client of an empty database."""
-    client = redis.Redis(port=server_port, decode_responses=True)
+    client = redis.Redis(port=server_port, decode_responses=True, driver_info=None)
     client.flushall()
     yield client
     client.close()

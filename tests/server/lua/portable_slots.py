@@ -50,7 +50,7 @@ class Slots:
     def __init__(self, ports: list[int], reach: Reach) -> None:
         self.reach = reach
         self.clients: list[Any] = [
-            redis.Redis(port=port, protocol=2, decode_responses=True) for port in ports
+            redis.Redis(port=port, protocol=2, decode_responses=True, driver_info=None) for port in ports
         ]
         self.by_port = dict(zip(ports, self.clients, strict=True))
         self.ports, self.now = ports, 1_700_000_000_000
