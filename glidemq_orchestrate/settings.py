@@ -18,7 +18,7 @@ from glidemq_orchestrate.foundation.durations import (
     setting_duration,
 )
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import PREFIX, SERVICE
+from glidemq_orchestrate.foundation.values import PREFIX, SERVICE
 from glidemq_orchestrate.wire.confirmation import Confirmation, read_confirm
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 

@@ -17,7 +17,7 @@ from glidemq_orchestrate.attempts.upkeep import clean_up, expire, forget_workers
 from glidemq_orchestrate.attempts.workers import SILENT_MS
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.names import SUBJECT
+from glidemq_orchestrate.foundation.values import SUBJECT
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.attempt import Attempt

@@ -29,7 +29,7 @@ from glidemq_orchestrate.cli.shell import (
     seconds,
 )
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
-from glidemq_orchestrate.foundation.names import named_function, with_directory
+from glidemq_orchestrate.foundation.functions import named_function, with_directory
 from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding
 from glidemq_orchestrate.testing.chaos.strikes import Act
 

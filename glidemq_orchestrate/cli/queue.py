@@ -28,8 +28,8 @@ from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
 from glidemq_orchestrate.jobs.states import EndedState, JobState
+from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)

@@ -34,7 +34,7 @@ from glidemq_orchestrate.errors import (
     InvalidJob,
 )
 from glidemq_orchestrate.foundation.durations import setting_duration
-from glidemq_orchestrate.jobs.bounds import MAX_DURATION
+from glidemq_orchestrate.foundation.values import MAX_DURATION
 
 _UNKNOWN: Final = "\ufffd"
 _ODD: Final[dict[int, str | int]] = {

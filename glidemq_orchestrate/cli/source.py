@@ -11,7 +11,8 @@ import typer
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
 from glidemq_orchestrate.flows.spec import FlowSpec
-from glidemq_orchestrate.foundation.names import is_named, shown, with_directory
+from glidemq_orchestrate.foundation.functions import is_named, with_directory
+from glidemq_orchestrate.foundation.texts import shown
 
 FLOW_HELP: Final = (
     "Flow file, YAML or JSON (`glidemq flow schema` prints its schema), or package.module:function, "

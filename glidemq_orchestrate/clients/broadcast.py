@@ -11,10 +11,10 @@ from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.twins import awaited, blocking
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
+from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike

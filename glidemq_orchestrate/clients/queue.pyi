@@ -11,7 +11,6 @@ from glidemq_orchestrate.flows.status import Wait
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.adding import NewJob
-from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
 from glidemq_orchestrate.jobs.changes import Signal, SuspendInfo
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.option_values import JobRef, RateLimit
@@ -21,7 +20,7 @@ from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.limits import GroupInfo
-from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage
+from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.settings import Address

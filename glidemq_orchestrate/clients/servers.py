@@ -15,7 +15,7 @@ from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock, SystemClock
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.server import doctor, libraries
 from glidemq_orchestrate.server.doctor import Finding, Verdict
 from glidemq_orchestrate.server.libraries import LibraryStatus

@@ -24,8 +24,7 @@ from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
-from glidemq_orchestrate.foundation.names import FLOW_NAME, JOB_NAME, LABEL, NODE
-from glidemq_orchestrate.jobs.bounds import lasting, whole
+from glidemq_orchestrate.foundation.values import FLOW_NAME, JOB_NAME, LABEL, NODE, lasting, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.wire.codec import encode
 from glidemq_orchestrate.wire.keys import check_queue_name

@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from typing import Any, Final, Self, TypeAlias
 
 from glidemq_orchestrate.errors import CycleError, DuplicateNode, InvalidFlow, UnknownDependency
-from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
+from glidemq_orchestrate.foundation.texts import described
 
 UPSTREAM: Final = "upstream "
 

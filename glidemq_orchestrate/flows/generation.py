@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.status import FlowId, FlowState, FlowStatus
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command, function
 from glidemq_orchestrate.wire.codec import readable

@@ -34,7 +34,7 @@ from glidemq_orchestrate.flows.home import (
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function, parts
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -39,8 +39,8 @@ from glidemq_orchestrate.flows.node_table import (
 )
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.bounds import whole
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import LogRange, read_logs
 from glidemq_orchestrate.jobs.states import JobState

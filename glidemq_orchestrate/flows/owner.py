@@ -13,7 +13,8 @@ from typing import Final, Literal, get_args
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
-from glidemq_orchestrate.foundation.names import OWNER, described
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.values import OWNER
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys

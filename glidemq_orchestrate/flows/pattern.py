@@ -15,7 +15,7 @@ from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.dependencies import Dependency
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import explained
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire.codec import JsonLike
 
 Part: TypeAlias = "FlowNode | FlowSpec | Iterable[FlowNode]"

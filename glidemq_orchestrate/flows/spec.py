@@ -16,8 +16,8 @@ from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure, Rule
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, in_order, mermaid
 from glidemq_orchestrate.foundation.arguments import explained
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
+from glidemq_orchestrate.foundation.functions import named_function
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import named_function
 from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.wire.codec import JsonLike

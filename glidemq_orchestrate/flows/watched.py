@@ -17,7 +17,7 @@ from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.status import FlowState, NodeStatus
-from glidemq_orchestrate.foundation.names import MAX_NAME
+from glidemq_orchestrate.foundation.values import MAX_NAME
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.keys import read_generation

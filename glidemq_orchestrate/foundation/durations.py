@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 
 Duration: TypeAlias = timedelta | float
 """A length of time: a ``timedelta``, or seconds. Finite and not negative; kept to the millisecond."""

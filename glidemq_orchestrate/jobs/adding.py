@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Unpack
@@ -13,8 +14,7 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
 )
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.foundation.names import JOB_NAME
-from glidemq_orchestrate.jobs.bounds import milli
+from glidemq_orchestrate.foundation.values import JOB_NAME
 from glidemq_orchestrate.jobs.job import JobId, job_exists
 from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
@@ -28,6 +28,11 @@ CHUNK_CHARACTERS: Final = 1_000_000
 NOT_ADDED: Final = ("skipped", "duplicate")
 BATCH_CALLS: Final = 500
 BATCH_CHARACTERS: Final = 8_000_000
+
+
+def _milli(value: float) -> int:
+    """Thousandths, the unit of tokens and costs on the wire; halves are rounded up, as in glide-mq."""
+    return math.floor(value * 1000 + 0.5)
 
 
 @dataclass(slots=True)
@@ -113,7 +118,7 @@ def _head(run: _Run) -> tuple[Word, ...]:
         options.priority,
         milliseconds(options.ttl) if options.ttl else 0,
         int(options.lifo),
-        milli(options.cost) if options.cost else 0,
+        _milli(options.cost) if options.cost else 0,
         options.job_id or "",
         len(run.data),
     )
@@ -297,9 +302,9 @@ def job_words(job: EncodedJob, now_ms: int) -> tuple[Word, ...]:
         order.concurrency if order else 0,
         limit.max if limit else 0,
         milliseconds(limit.per) if limit else 0,
-        milli(bucket.capacity) if bucket else 0,
-        milli(bucket.refill_per_second) if bucket else 0,
-        milli(options.cost) if options.cost else 0,
+        _milli(bucket.capacity) if bucket else 0,
+        _milli(bucket.refill_per_second) if bucket else 0,
+        _milli(options.cost) if options.cost else 0,
         milliseconds(options.ttl) if options.ttl else 0,
         options.job_id or "",
         int(options.lifo),

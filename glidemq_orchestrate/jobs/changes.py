@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from glidemq_orchestrate.foundation.durations import milliseconds
+from glidemq_orchestrate.foundation.values import named, whole
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.bounds import named, whole
 from glidemq_orchestrate.jobs.job_hash import JobField, missing
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY
 from glidemq_orchestrate.jobs.states import JobState

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds, seconds
-from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.bounds import amount, lasting, named, whole
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.values import amount, lasting, named, whole
 from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.wire.keys import check_job_id, check_queue_name
 

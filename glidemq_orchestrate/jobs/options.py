@@ -13,9 +13,9 @@ from typing import Any, Final, TypedDict
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, seconds
-from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
-from glidemq_orchestrate.jobs.bounds import amount, lasting, named, whole
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.values import amount, lasting, named, whole
 from glidemq_orchestrate.jobs.option_values import (
     Backoff,
     Deduplication,

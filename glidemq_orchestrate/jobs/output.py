@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, PayloadTooLarge, ProtocolError
 from glidemq_orchestrate.events import check_position
+from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt, from_outside, proof
-from glidemq_orchestrate.jobs.bounds import check_text, whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import exact, number
 
@@ -23,6 +24,13 @@ MAX_MESSAGES: Final = 100
 MAX_READ: Final = 10_000
 PAGE: Final = 500
 MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
+
+
+def _check_text(what: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidJob(f"{what} must be a text, got {type(text).__name__}")
+    if len(text.encode(errors="surrogatepass")) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"{what} is longer than {MAX_PAYLOAD_BYTES:,} bytes", where=what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ def check_output(fields: Mapping[str, str]) -> None:
         raise InvalidJob("output must be at least one text, each with a name")
     if len(fields) > MAX_PARTS:
         raise InvalidJob(f"one entry of an output has at most {MAX_PARTS} parts, got {len(fields)}")
-    check_text("output", "".join(part for pair in fields.items() for part in pair))
+    _check_text("output", "".join(part for pair in fields.items() for part in pair))
 
 
 def read_output(
@@ -236,7 +244,7 @@ def accepted(queue: QueueKeys, job_ids: Sequence[str]) -> Op[Mapping[str, Accept
 
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Op[None]:
     """Append a log line to an existing job."""
-    check_text("log line", line)
+    _check_text("log line", line)
     yield from ask(append_log(queue, from_outside(job_id), line))
 
 

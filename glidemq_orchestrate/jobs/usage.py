@@ -19,8 +19,8 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
+from glidemq_orchestrate.foundation.values import amount, lasting, named
 from glidemq_orchestrate.jobs.attempt import from_outside
-from glidemq_orchestrate.jobs.bounds import amount, lasting, named
 from glidemq_orchestrate.wire import replies, stored
 from glidemq_orchestrate.wire.call import (
     Call,

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.durations import milliseconds
+from glidemq_orchestrate.foundation.values import named, whole
 from glidemq_orchestrate.jobs import pages
-from glidemq_orchestrate.jobs.bounds import named, whole
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.queues import listing
 from glidemq_orchestrate.wire import replies

@@ -18,10 +18,9 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     ProtocolError,
 )
-from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs import pages as reads
-from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED
 from glidemq_orchestrate.jobs.job import Job, job_fields
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
@@ -29,6 +28,8 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, decode
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, is_queue_name
 
+MAX_EXAMINED: Final = 100_000
+"""How many jobs a search or count reads at most by default."""
 PAGE: Final = 500
 READ: Final = 100
 EMPTY_PAGE: Final = 50  # a page counts as at least this many jobs

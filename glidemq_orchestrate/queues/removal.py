@@ -14,8 +14,8 @@ from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.home import remove_home
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
+from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs import pages, usage
-from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.changes import (
     MAX_JOBS,
     complete_child,

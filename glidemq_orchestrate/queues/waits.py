@@ -14,7 +14,7 @@ from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import node_status
 from glidemq_orchestrate.flows.status import SILENT, NodeStatus, Wait
-from glidemq_orchestrate.foundation.names import short_reason
+from glidemq_orchestrate.foundation.texts import short_reason
 from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState

@@ -24,7 +24,7 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.foundation.durations import Duration
-    from glidemq_orchestrate.foundation.names import in_block, in_line, in_text
+    from glidemq_orchestrate.foundation.texts import in_block, in_line, in_text
     from glidemq_orchestrate.runs.attempt import (
         Attempt,
         Beginning,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 _PUBLIC: Final = {
     "foundation.durations": ("Duration",),
-    "foundation.names": ("in_block", "in_line", "in_text"),
+    "foundation.texts": ("in_block", "in_line", "in_text"),
     "runs.attempt": (
         "Attempt",
         "Beginning",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from glidemq_orchestrate.errors import FailedNode, GlideMQError, WaitTimeout, WorkersMissing
-from glidemq_orchestrate.foundation.names import in_block
+from glidemq_orchestrate.foundation.texts import in_block
 from glidemq_orchestrate.runs.course import Course, RunSteps
 from glidemq_orchestrate.runs.following import Changes
 from glidemq_orchestrate.runs.steps import adrive, drive

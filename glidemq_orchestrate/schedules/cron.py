@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 
 if TYPE_CHECKING:
     from croniter import croniter

@@ -19,7 +19,7 @@ from glidemq_orchestrate.errors import (
     ScheduleNotFound,
 )
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.names import SCHEDULE
+from glidemq_orchestrate.foundation.values import SCHEDULE
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.schedules import entries
 from glidemq_orchestrate.schedules.entries import StoredSchedule

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, Unpack
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
-from glidemq_orchestrate.foundation.names import JOB_NAME, described
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.values import JOB_NAME
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.schedules.cron import Cron
 from glidemq_orchestrate.wire.codec import Json, JsonLike, encode

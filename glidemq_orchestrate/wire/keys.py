@@ -17,7 +17,8 @@ from glidemq_orchestrate.errors import (
     ConfigurationError,
     InvalidJob,
 )
-from glidemq_orchestrate.foundation.names import FLOW_ID, JOB_ID, MAX_NAME, QUEUE, SUBSCRIPTION, shown
+from glidemq_orchestrate.foundation.texts import shown
+from glidemq_orchestrate.foundation.values import FLOW_ID, JOB_ID, MAX_NAME, QUEUE, SUBSCRIPTION
 
 DEFAULT_PREFIX = "glide"
 GROUP = "workers"

@@ -21,7 +21,7 @@ from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.errors import EncodeError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.foundation.names import short_reason
+from glidemq_orchestrate.foundation.texts import short_reason
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED, Attempt, has_passed
 from glidemq_orchestrate.jobs.option_values import MAX_DELAY_MS, delay_ms
 from glidemq_orchestrate.wire.call import Run

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.usage import usage_of

@@ -26,7 +26,7 @@ from glidemq_orchestrate.clients.operations.changing import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.foundation import names
+from glidemq_orchestrate.foundation import texts
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs import adding as queue_ops
 from glidemq_orchestrate.jobs.adding import NewJob
@@ -126,9 +126,9 @@ def test_names_of_orchestrators_are_accepted() -> None:
 
 
 def test_a_long_name_is_cut_in_errors() -> None:
-    assert names.shown("x" * 100) == f"'{'x' * 60}'... (100 characters)"
-    assert names.shown("a\ud800") == r"'a\ud800'"
-    assert names.shown(5) == "of type int"
+    assert texts.shown("x" * 100) == f"'{'x' * 60}'... (100 characters)"
+    assert texts.shown("a\ud800") == r"'a\ud800'"
+    assert texts.shown(5) == "of type int"
 
 
 @pytest.mark.parametrize("reason", ["x" * 20_000_000, "\ud800" * 5000])
@@ -142,5 +142,5 @@ def test_a_reason_of_a_cancel_is_cut(reason: str, monkeypatch: pytest.MonkeyPatc
     flow = FlowOperations(FlowRef(QueueKeys("glide", "etl"), "f"), SystemClock())
     monkeypatch.setattr(flow, "_backend", SimpleNamespace(cancel=cancel))
     assert list(flow.cancel(reason)) == []
-    assert len(sent[0]) == names.MAX_REASON
+    assert len(sent[0]) == texts.MAX_REASON
     sent[0].encode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glidemq_orchestrate.foundation.names import in_block, in_line, in_text
+from glidemq_orchestrate.foundation.texts import in_block, in_line, in_text
 
 FORGED = "2026-01-01 - dagster - ERROR - all \x1b[31mis lost"
 ODD = (0, 7, 8, 13, 27, 127, 0x85, 0x9B, 0x2028, 0x2029, 0x202E, 0x2067, 0xD800)

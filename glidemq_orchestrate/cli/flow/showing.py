@@ -19,7 +19,7 @@ from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.durations import from_text
-from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.foundation.texts import shown
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 

@@ -14,7 +14,8 @@ from glidemq_orchestrate.flows.ownership import change_and_own, owner_of
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.submission import fenced, restart_flow
-from glidemq_orchestrate.foundation.names import NOTE, check_request, short_reason
+from glidemq_orchestrate.foundation.texts import short_reason
+from glidemq_orchestrate.foundation.values import NOTE, check_request
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 

@@ -9,10 +9,10 @@ from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.flows.status import Wait
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
+from glidemq_orchestrate.foundation.values import lasting
 from glidemq_orchestrate.jobs import adding, changes, job, output
 from glidemq_orchestrate.jobs.adding import NewJob, traced
 from glidemq_orchestrate.jobs.awaited import add_awaited, wait_for
-from glidemq_orchestrate.jobs.bounds import lasting
 from glidemq_orchestrate.jobs.changes import SuspendInfo
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.option_values import JobRef

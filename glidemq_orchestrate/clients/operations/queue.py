@@ -12,9 +12,9 @@ from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.values import lasting
 from glidemq_orchestrate.jobs import usage as usages
-from glidemq_orchestrate.jobs.bounds import MAX_EXAMINED, lasting
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
@@ -22,7 +22,7 @@ from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues import dead_letters, limits, listing, metrics, removal
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.limits import GroupInfo
-from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobFilter, JobPage
+from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.wire import stored
 from glidemq_orchestrate.wire.call import Op

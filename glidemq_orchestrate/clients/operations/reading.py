@@ -45,7 +45,7 @@ class ReadingOperations:
     clock: Clock
     owned: Ownership | None = None
 
-    @property
+    @cached_property
     def _backend(self) -> FlowBackend:
         return backend_of(self.ref)
 

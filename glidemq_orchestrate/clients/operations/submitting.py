@@ -25,7 +25,7 @@ from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.names import check_request
+from glidemq_orchestrate.foundation.values import check_request
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys, check_flow_id, check_queue_name
 from glidemq_orchestrate.wire.stored import as_time

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.foundation.suggestions import nearest
+from glidemq_orchestrate.foundation.texts import described
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.portable.changes import retry_failed
 from glidemq_orchestrate.flows.portable.staging import stage
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.foundation.texts import shown
 from glidemq_orchestrate.wire.call import Op
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.spark.steps.run import JOB_NAME
 from glidemq_orchestrate.wire.codec import Json

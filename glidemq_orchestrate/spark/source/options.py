@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
-from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.foundation.suggestions import nearest
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.runs import Patience
 from glidemq_orchestrate.settings import ENV_PREFIX, ConnectionSettings
 from glidemq_orchestrate.wire.call import Op

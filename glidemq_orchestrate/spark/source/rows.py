@@ -25,9 +25,9 @@ from pyspark.sql.types import StringType, StructType  # noqa: TID253
 
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.spec import FlowSpec
-from glidemq_orchestrate.foundation.names import JOB_NAME, REQUEST, described
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.values import JOB_NAME, MAX_DURATION, REQUEST, whole
 from glidemq_orchestrate.jobs.adding import NewJob
-from glidemq_orchestrate.jobs.bounds import MAX_DURATION, whole
 from glidemq_orchestrate.jobs.option_values import Deduplication, Ordering
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.spark.source.options import Options

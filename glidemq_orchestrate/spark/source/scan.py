@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.part import ALL_TIMES, END_OF_TIME_MS, Times

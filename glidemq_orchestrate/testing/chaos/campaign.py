@@ -21,7 +21,7 @@ from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitT
 from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
-from glidemq_orchestrate.foundation.names import check_named
+from glidemq_orchestrate.foundation.functions import check_named
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, notes, steps
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry

@@ -27,7 +27,7 @@ from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
-from glidemq_orchestrate.foundation.names import named_function, with_directory
+from glidemq_orchestrate.foundation.functions import named_function, with_directory
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.testing.chaos.strikes import Moment, Striker
 from glidemq_orchestrate.worker.handlers.context import Context

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.foundation.names import is_named
+from glidemq_orchestrate.foundation.functions import is_named
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.testing.chaos.effects import InProcess, Marker, install, leaves, running
 from glidemq_orchestrate.testing.chaos.ledger import Ledger

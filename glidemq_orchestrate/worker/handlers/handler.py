@@ -18,7 +18,7 @@ from glidemq_orchestrate.foundation.durations import (
     optional_duration,
     seconds,
 )
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.worker.handlers.registered import (
     B,
     BackoffStrategy,

@@ -15,7 +15,7 @@ from typing import Any, Final
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
 from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.foundation.names import in_line
+from glidemq_orchestrate.foundation.texts import in_line
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.context import Context

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers

@@ -28,8 +28,8 @@ from glidemq_orchestrate.broadcasts.messages import (
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
+from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, Attempt, from_outside
-from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.jobs.output import append_log
 from glidemq_orchestrate.settings import Address

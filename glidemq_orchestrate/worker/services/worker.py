@@ -28,10 +28,11 @@ from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
-from glidemq_orchestrate.foundation.names import described, shown, with_directory
+from glidemq_orchestrate.foundation.functions import with_directory
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
+from glidemq_orchestrate.foundation.texts import described, shown
+from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.attempt import OURS, Attempt
-from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.settings import Address

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_glidemq.attempt import TaskKey
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.functions import is_named, named_function
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import is_named, named_function, shown
+from glidemq_orchestrate.foundation.texts import shown
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

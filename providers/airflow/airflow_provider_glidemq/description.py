@@ -13,8 +13,9 @@ from airflow_provider_glidemq.templates import FREE, MARKS, TemplateNames, is_te
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows import OnFailure
+from glidemq_orchestrate.foundation.functions import check_named
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import MAX_NAME, check_named
+from glidemq_orchestrate.foundation.values import MAX_NAME
 
 FLOW_FILES: Final = (".yaml", ".yml", ".json")
 CHECKED_NODES: Final = 5_000

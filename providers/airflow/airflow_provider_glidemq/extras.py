@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, get_args
 from glidemq_orchestrate.dashboard import check_templates
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
-from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.foundation.texts import shown
 from glidemq_orchestrate.settings import Kind
 
 LONG: Final = "extra__glidemq__"

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
 from airflow_provider_glidemq.callbacks import check_callbacks
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
-from glidemq_orchestrate.foundation.names import FLOW_ID
+from glidemq_orchestrate.foundation.values import FLOW_ID
 from glidemq_orchestrate.runs import Duration, OnExisting
 
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"

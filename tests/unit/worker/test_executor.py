@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_orchestrate import Backoff, RetryLater, Suspend, Unrecoverable, WaitForChildren
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.foundation.names import MAX_REASON
+from glidemq_orchestrate.foundation.texts import MAX_REASON
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, unknown_handler

@@ -9,7 +9,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 
 from airflow_provider_glidemq.functions import NamedFunction
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator, GlideMQSparkOperator
-from glidemq_orchestrate.foundation.names import MAX_NAME
+from glidemq_orchestrate.foundation.values import MAX_NAME
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

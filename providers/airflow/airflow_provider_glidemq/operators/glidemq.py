@@ -15,7 +15,9 @@ from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException
 from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.foundation.names import MAX_NAME, is_named, shown
+from glidemq_orchestrate.foundation.functions import is_named
+from glidemq_orchestrate.foundation.texts import shown
+from glidemq_orchestrate.foundation.values import MAX_NAME
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
