@@ -58,7 +58,9 @@ def _span(name: str, value: object, error: type[GlideMQError]) -> timedelta:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         what = type(value).__name__ if value is not None else None
-        raise error(f"{name} must be a timedelta or a number of seconds, got {what}")
+        meant = from_text(value) if isinstance(value, str) else None
+        fix = "" if meant is None else f" {value!r}. Fix: {meant.total_seconds():g}"
+        raise error(f"{name} must be a timedelta or a number of seconds, got {what}{fix}")
     try:
         if not math.isfinite(value):
             raise error(f"{name} must be finite, got {value}")

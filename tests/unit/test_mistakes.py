@@ -53,6 +53,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: JobOptions(backoff=5),  # type: ignore[arg-type]
         "backoff must be Backoff or None, got int. Fix: backoff=Backoff(delay=5)",
     ),
+    "a text for a duration": (
+        lambda: FlowNode("load", timeout="5m"),  # type: ignore[arg-type]
+        "timeout must be a timedelta or a number of seconds, got str '5m'. Fix: 300",
+    ),
     "a keyword of another tool": (
         lambda: NewJob("load", retries=3),  # type: ignore[call-arg]
         "there is no option 'retries'; did you mean 'attempts'?",
