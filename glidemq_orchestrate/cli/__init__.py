@@ -22,7 +22,6 @@ app = typer.Typer(
     name="glidemq",
     help="Run DAGs as flows of jobs on Valkey, in the format of glide-mq.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -18,16 +19,20 @@ from glidemq_orchestrate.cli.shell import (
     QueueOption,
     Url,
     console,
+    errors,
     print_json,
+    print_table,
     print_text,
     printable,
+    progress,
     reports_errors,
     seconds,
 )
 from glidemq_orchestrate.clients.client import Client
-from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
+from glidemq_orchestrate.clients.events import Event, EventFilter, EventKind, EventReader
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.foundation.suggestions import nearest
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -36,6 +41,7 @@ queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is
 
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
+WAITING = (JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING)
 SHOWN = [state for state in JobState if state not in HIDDEN]
 
 
@@ -87,6 +93,10 @@ def queue_show(
     for lost in found["lost_workers"]:
         table.add_row("lost worker", Text(f"{lost.id}: {lost.jobs} jobs until their leases end"))
     console.print(table)
+    if not any(found["counts"].values()) and not found["workers"]:
+        console.print(
+            "No job and no worker: `glidemq queue list` shows the queues that have any.", style="dim"
+        )
 
 
 @queue_app.command("jobs")
@@ -112,11 +122,11 @@ def queue_jobs(
             job.id,
             job.name,
             job.state,
-            f"{job.attempts_made}/{job.max_attempts}",
+            f"{job.attempts}/{job.max_attempts}",
             job.failed_reason or "",
         )
         table.add_row(*map(Text, cells))
-    console.print(table)
+    print_table(table)
     if jobs.is_partial:
         console.print(f"Only about {MAX_EXAMINED:,} jobs were searched; there may be more.", style="dim")
 
@@ -152,7 +162,9 @@ def queue_drain(
     """Delete the waiting jobs. Nodes of flows are kept."""
     _confirm(f"Delete the waiting jobs of queue {queue}?", yes=yes)
     with Queue(queue, url, prefix=prefix) as client:
-        _print_count("deleted", client.drain(delayed=delayed), as_json=as_json)
+        with progress(f"Deleting the waiting jobs of {printable(queue)}", lambda: _left(client, *WAITING)):
+            deleted = client.drain(delayed=delayed)
+        _print_count("deleted", deleted, as_json=as_json)
 
 
 @queue_app.command("clean")
@@ -177,7 +189,10 @@ def queue_clean(
         raise typer.BadParameter("must be completed or failed", param_hint="--state")
     _confirm(f"Delete up to {limit} {state} jobs of queue {queue}?", yes=yes)
     ended: EndedState = JobState.COMPLETED if state == "completed" else JobState.FAILED
-    with Queue(queue, url, prefix=prefix) as client:
+    with (
+        Queue(queue, url, prefix=prefix) as client,
+        progress(f"Deleting {state} jobs of {printable(queue)}", lambda: _left(client, JobState(state))),
+    ):
         deleted = client.clean(ended, grace=timedelta(seconds=older), limit=limit)
     _print_count("deleted", len(deleted), as_json=as_json)
 
@@ -193,7 +208,9 @@ def queue_retry(
 ) -> None:
     """Run failed jobs again, oldest first. Nodes of flows stay failed: retry the flow instead."""
     with Queue(queue, url, prefix=prefix) as client:
-        _print_count("retried", client.retry_failed(limit), as_json=as_json)
+        with progress(f"Retrying jobs of {printable(queue)}", lambda: _left(client, JobState.FAILED)):
+            retried = client.retry_failed(limit)
+        _print_count("retried", retried, as_json=as_json)
 
 
 @queue_app.command("obliterate")
@@ -207,9 +224,17 @@ def queue_obliterate(
 ) -> None:
     """Delete a queue and all its jobs and settings. Stop its workers first."""
     _confirm(f"Delete queue {queue} and all its jobs?", yes=yes)
-    with Queue(queue, url, prefix=prefix) as client:
+    with (
+        Queue(queue, url, prefix=prefix) as client,
+        progress(f"Deleting queue {printable(queue)}", lambda: _left(client, *JobState)),
+    ):
         client.obliterate(force=force)
     print_text(f"{queue} was deleted")
+
+
+def _left(client: Queue, *states: JobState) -> int:
+    counts = client.counts(indexed_only=True)
+    return sum(counts.get(state, 0) for state in states)
 
 
 def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
@@ -241,7 +266,7 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def _print_count(word: str, count: int, *, as_json: bool) -> None:
-    print_text(json.dumps({word: count}) if as_json else f"{count} jobs {word}")
+    print_text(json.dumps({word: count}) if as_json else f"{count:,} jobs {word}")
 
 
 @reports_errors
@@ -266,14 +291,30 @@ def events(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print the events of a queue, oldest first. A line marks a gap of lost events."""
+    """Follow the events of a queue until Ctrl-C, one line each. A line marks a gap of lost events.
+
+    The stored events, without waiting for new ones: --from 0-0 --no-follow.
+    """
     where = EventFilter(kinds=kind or None, jobs=job or None, flows=flow or None)
+    _hint(queue, kind or (), start, follow=follow)
     idle_timeout = None if follow else timedelta(milliseconds=100)
     with EventReader(
         queue, url, prefix=prefix, position=start, where=where, idle_timeout=idle_timeout
     ) as reader:
         for event in reader:
             print_text(_json(event) if as_json else _line(event))
+
+
+def _hint(queue: str, kinds: Sequence[str], start: str | None, *, follow: bool) -> None:
+    """Say, to people at a terminal, what the command waits for, and which kinds are unknown."""
+    for kind in kinds:
+        if kind not in tuple(EventKind):
+            known = nearest(kind, EventKind)
+            hint = f"did you mean {known}?" if known else f"known: {', '.join(EventKind)}."
+            errors.print(f"Neither glide-mq nor this package writes {kind!r} events; {hint}", markup=False)
+    if follow and errors.is_terminal:
+        new = "new events" if start is None else f"events after {start}"
+        errors.print(f"Waiting for {new} of queue {queue}; Ctrl-C ends this.", markup=False, style="dim")
 
 
 def _json(event: Event) -> str:

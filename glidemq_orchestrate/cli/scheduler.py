@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from glidemq_orchestrate.cli.shell import (
     AsJson,
@@ -14,11 +16,13 @@ from glidemq_orchestrate.cli.shell import (
     QueueOption,
     Url,
     print_json,
+    print_table,
     print_text,
     reports_errors,
 )
-from glidemq_orchestrate.clients.schedules import ScheduleEntry, Schedules
+from glidemq_orchestrate.clients.schedules import Schedule, ScheduleEntry, Schedules
 from glidemq_orchestrate.errors import ScheduleNotFound
+from glidemq_orchestrate.foundation.durations import seconds, shown
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(name="scheduler", help="Show and remove repeating jobs.", no_args_is_help=True)
@@ -33,14 +37,19 @@ def scheduler_list(
 ) -> None:
     """List the schedules of a queue, including finished ones and those of Node clients."""
     with Schedules(queue, url, prefix=prefix) as schedules:
-        rows = [_row(entry) for entry in schedules.list()]
+        entries = schedules.list()
     if as_json:
-        print_json(rows)
+        print_json([_row(entry) for entry in entries])
         return
-    for row in rows:
-        broken = f"  broken: {row['broken']}" if row["broken"] else ""
-        due = "finished" if row["finished"] else f"next run {row['next_run'] or 'unknown'}"
-        print_text(f"{row['name']}  {due}  runs {row['iterations']}{broken}")
+    if not entries:
+        print_text(f"No schedules in queue {queue}.")
+        return
+    table = Table("name", "schedule", "job", "next run", "runs", box=None, padding=(0, 2, 0, 0))
+    for entry in entries:
+        due = "finished" if entry.finished else _time(entry.next_run) or "unknown"
+        when = f"broken: {entry.broken}" if entry.broken else _when(entry.schedule)
+        table.add_row(*map(Text, (entry.name, when, entry.job, due, f"{entry.iterations:,}")))
+    print_table(table)
 
 
 @scheduler_app.command("show")
@@ -68,6 +77,17 @@ def scheduler_remove(
         if not schedules.remove(name):
             raise ScheduleNotFound(f"no schedule {name} in queue {queue}")
     print_text(json.dumps({"removed": name}) if as_json else f"removed {name}")
+
+
+def _when(schedule: Schedule | None) -> str:
+    """The rule of a schedule in a few words."""
+    if schedule is None:
+        return "unknown"
+    if schedule.cron is not None:
+        return f"{schedule.cron} ({schedule.time_zone or 'UTC'})"
+    if schedule.every is not None:
+        return f"every {shown(timedelta(seconds=seconds(schedule.every)))}"
+    return f"{shown(timedelta(seconds=seconds(schedule.repeat_after_complete or 0)))} after each end"
 
 
 def _row(entry: ScheduleEntry) -> dict[str, Any]:

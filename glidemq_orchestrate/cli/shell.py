@@ -11,7 +11,9 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,10 +23,12 @@ from typing import Annotated, Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from glidemq_orchestrate.cli.completion import queue_names
 from glidemq_orchestrate.errors import (
     CodecError,
     ConfigurationError,
@@ -80,6 +84,8 @@ class SafeFormatter(logging.Formatter):
         return printable(super().formatException(ei), lines=True)
 
 
+MAX_WIDTH: Final = 1_000
+PROGRESS_SECONDS: Final = 0.5
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,8 +120,12 @@ Apps = Annotated[
     list[str],
     typer.Option("--app", help="Module with handlers, as package.module or package.module:name. Repeatable."),
 ]
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
-QueueOption = Annotated[str, typer.Option("--queue", "-q", help="Name of the queue.")]
+QueueName = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="Name of the queue.", autocompletion=queue_names)
+]
+QueueOption = Annotated[
+    str, typer.Option("--queue", "-q", help="Name of the queue.", autocompletion=queue_names)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -159,6 +169,39 @@ def print_text(text: str, *, lines: bool = False, end: str = "\n") -> None:
 def print_json(value: object, *, indent: int | None = 2) -> None:
     """Print a JSON document, in which JSON escapes control characters."""
     typer.echo(json.dumps(value, default=as_json_value, indent=indent))
+
+
+def print_table(table: Table, *, whole: bool = False) -> None:
+    """Print a table. In a file, in a pipe and with ``whole``, each row is one line, however long."""
+    if console.is_terminal and not whole:
+        console.print(table)
+        return
+    wide = SafeConsole(width=MAX_WIDTH)
+    wide.width = Measurement.get(wide, wide.options, table).maximum
+    wide.print(table, crop=False)
+
+
+@contextmanager
+def progress(text: str, left: Callable[[], int]) -> Iterator[None]:
+    """Show, in a terminal, that a command still works, and how many jobs are left, each half second."""
+    if not errors.is_terminal:
+        yield
+        return
+    done = threading.Event()
+    with errors.status(text) as status:
+
+        def count() -> None:
+            while not done.wait(PROGRESS_SECONDS):
+                with suppress(GlideMQError):
+                    status.update(f"{text}: {left():,} left")
+
+        counting = threading.Thread(target=count, daemon=True)
+        counting.start()
+        try:
+            yield
+        finally:
+            done.set()
+            counting.join(PROGRESS_SECONDS)
 
 
 def read_json(text: str, option: str) -> Any:

@@ -89,6 +89,11 @@ class Job:
     lease_until: datetime | None = None
 
     @property
+    def attempts(self) -> int:
+        """The number of attempts started since it last started over; ``attempts_made`` counts failures."""
+        return self.attempts_made + (self.state in (JobState.ACTIVE, JobState.COMPLETED))
+
+    @property
     def fallbacks(self) -> tuple[Fallback, ...]:
         """The replacements that attempts after the first use."""
         return self.options.fallbacks

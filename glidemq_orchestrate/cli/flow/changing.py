@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from glidemq_orchestrate.cli.completion import node_names
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
 from glidemq_orchestrate.cli.flow.options import (
     Error,
@@ -183,7 +184,9 @@ def restart(
     nodes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NODE]...", help="Run only from these nodes on; the others keep their results."
+            metavar="[NODE]...",
+            help="Run only from these nodes on; the others keep their results.",
+            autocompletion=node_names,
         ),
     ] = None,
     url: Url = None,

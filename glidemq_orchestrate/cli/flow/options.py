@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from glidemq_orchestrate.cli.completion import flow_ids, node_names
 from glidemq_orchestrate.cli.shell import seconds
 
 EXIT_CODES: Final = """
@@ -23,7 +24,10 @@ Exit codes:
 """
 
 FlowIdArgument = Annotated[
-    str, typer.Argument(metavar="FLOW_ID", help="Id of the flow; see `glidemq flow list`.")
+    str,
+    typer.Argument(
+        metavar="FLOW_ID", help="Id of the flow; see `glidemq flow list`.", autocompletion=flow_ids
+    ),
 ]
 IdempotencyKey = Annotated[
     str,
@@ -36,7 +40,9 @@ Generation = Annotated[
 ]
 Nodes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NODE]...", help="The nodes; or select them with options."),
+    typer.Argument(
+        metavar="[NODE]...", help="The nodes; or select them with options.", autocompletion=node_names
+    ),
 ]
 Pattern = Annotated[
     str,

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from glidemq_orchestrate.cli.completion import node_names
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
-from glidemq_orchestrate.cli.flow.view import flow_view, short, status_json, wait_json
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, reports_errors
+from glidemq_orchestrate.cli.flow.view import between, flow_view, short, status_json, wait_json
+from glidemq_orchestrate.cli.shell import (
+    AsJson,
+    Prefix,
+    Url,
+    console,
+    print_json,
+    print_table,
+    reports_errors,
+)
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError
@@ -75,6 +84,9 @@ def list_(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of flows.")] = 20,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show all columns, and each flow in one line.")
+    ] = False,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -89,23 +101,30 @@ def list_(
     elif not found:
         console.print("No flows" + (" match all filters." if state or label or since else " yet."))
     else:
-        console.print(flow_table(found, now))
+        print_table(flow_table(found, now, full=full), whole=full)
 
 
-def flow_table(flows: list[FlowStatus], now: datetime) -> Table:
-    """One row per flow. ``now``: the server's time."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("flow", "gen", "name", "state", "nodes", "submitted", "took", "labels", "reason"):
-        right = title in ("gen", "nodes", "took")
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
+def flow_table(flows: list[FlowStatus], now: datetime, *, full: bool) -> Table:
+    """One row per flow. ``now``: the server's time; ``full``: all columns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    titles = "flow", "name", "state", "nodes", "submitted", "took", "reason", "generation", "labels"
+    columns = titles if full else titles[:-2] if any(flow.reason for flow in flows) else titles[:-3]
+    for title in columns:
+        table.add_column(
+            title,
+            justify="right" if title in ("generation", "nodes", "took") else "left",
+            no_wrap=title != "reason",
+            overflow="fold" if title in ("flow", "reason") else "ellipsis",
+            min_width=max(len(flow.id) for flow in flows) if title == "flow" else None,
+        )
     for flow in flows:
-        began, ended = flow.created_at, flow.finished_at or now
-        took = "" if began is None else str(timedelta(seconds=round((ended - began).total_seconds())))
+        took = between(flow.created_at, flow.finished_at or now)
         labels = ", ".join(f"{key}={value}" for key, value in flow.labels.items())
-        nodes = f"{flow.completed:,}/{flow.total:,}"
-        submitted = "" if began is None else began.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        cells = (flow.id, str(flow.generation), flow.name, str(flow.state), nodes, submitted, took, labels)
-        table.add_row(*map(Text, (*cells, short(flow.reason, 80))))
+        nodes, began = f"{flow.completed:,}/{flow.total:,}", flow.created_at
+        form = "%Y-%m-%d %H:%M:%S" if full else "%m-%d %H:%M"
+        submitted = "" if began is None else began.astimezone().strftime(form)
+        cells = (flow.id, flow.name, str(flow.state), nodes, submitted, took, short(flow.reason, 80))
+        table.add_row(*map(Text, (*cells, str(flow.generation), labels)[: len(columns)]))
     return table
 
 
@@ -166,7 +185,7 @@ _MORE: Final = "; --full shows all"
 @reports_errors
 def node(
     flow_id: FlowIdArgument,
-    name: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
+    name: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=node_names)],
     url: Url = None,
     full: Annotated[bool, typer.Option("--full", help="Show long values and all inputs in full.")] = False,
     prefix: Prefix = DEFAULT_PREFIX,

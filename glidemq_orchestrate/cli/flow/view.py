@@ -63,7 +63,7 @@ def flow_view(
         Text(status.state, style=_colour(status)),
         Text(f"{status.completed:,}/{status.total:,} completed") + failed + skipped,
     ]
-    if seconds := _between(status.created_at, status.finished_at or now):
+    if seconds := between(status.created_at, status.finished_at or now):
         parts.append(Text(seconds))
     bar = Table.grid()
     bar.add_row(ProgressBar(total=status.total, completed=status.total - status.open, width=60))
@@ -150,7 +150,7 @@ def _path_line(nodes: Sequence[NodeStatus], path: Sequence[str], now: datetime |
     if len(path) < 2:
         return []
     known = {node.name: node for node in nodes}
-    took = _between(known[path[0]].started_at, known[path[-1]].finished_at or now)
+    took = between(known[path[0]].started_at, known[path[-1]].finished_at or now)
     names = [*path[:4], "…", *path[-3:]] if len(path) > 8 else path
     line = Text("◆ critical path: ", style="yellow") + Text(" → ".join(names))
     return [line + Text(f"  {took}", style="dim")]
@@ -168,7 +168,7 @@ def _cells(
     shown_tries = Text(f"{'≤ ' if group.is_folded else ''}{tries}" if tries > 1 else "")
     if not group.is_folded:
         (node,) = nodes
-        time = _between(node.started_at, node.finished_at or now) if _has_run(node) else ""
+        time = between(node.started_at, node.finished_at or now) if _has_run(node) else ""
         detail = Text(_detail(node, waits))
         return name, Text(_word(node.state), style=style), Text(time), shown_tries, detail
     counts = Counter(node.state for node in nodes)
@@ -203,7 +203,8 @@ def _has_run(node: NodeStatus) -> bool:
     return node.state is JobState.ACTIVE or node.seconds is not None
 
 
-def _between(start: datetime | None, end: datetime | None) -> str:
+def between(start: datetime | None, end: datetime | None) -> str:
+    """The duration from start to end as shown; empty if one of them is unknown."""
     return "" if start is None or end is None else _duration((end - start).total_seconds())
 
 

@@ -163,7 +163,9 @@ class Worker(HandlerService, RegistersHandlers):
 
     def _introduction(self) -> str:
         queues, handlers = ", ".join(self._queues), ", ".join(self.handlers.names) or "none"
-        return f"worker {self.id} serves queues {queues}, handlers {handlers}"
+        places = f"up to {self._slots.concurrency} jobs at a time"
+        where = self._settings.where
+        return f"worker {self.id} serves queues {queues} at {where}, {places}, handlers {handlers}"
 
     async def _begin(self) -> None:
         for name, keys in self._queues.items():

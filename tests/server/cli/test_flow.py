@@ -252,9 +252,17 @@ class TestEnded:
         assert ids("--since", "1h") == ["bad-3", "n3"]
         assert ids("--since", "2999-01-01") == []
         shown = glidemq("flow", "list").stdout
-        assert "dag=nightly" in shown
+        assert "dag=nightly" not in shown
+        assert "dag=nightly" in glidemq("flow", "list", "--full").stdout
         assert "clean[3]: ValueError: no such month" in shown.replace("\n", "")
         assert "No flows match all filters." in glidemq("flow", "list", "--since", "0s").stdout
+
+    def test_a_listed_flow_is_one_line_with_its_whole_id(self, glidemq: Glidemq, file: str) -> None:
+        flow_id = "a-flow-of-a-dag-with-a-long-name-" + "x" * 100
+        glidemq("flow", "submit", file, "--id", flow_id)
+        for words in ([], ["--full"]):
+            _, line = glidemq("flow", "list", *words).stdout.splitlines()
+            assert line.split()[:4] == [flow_id, "nightly", "completed", "14/14"]
 
     def test_a_flow_is_drawn_from_its_file_and_with_its_states(self, glidemq: Glidemq, file: str) -> None:
         drawn = glidemq("flow", "graph", file).stdout

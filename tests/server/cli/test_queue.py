@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import Backoff, JobOptions, JobState, NewJob, Queue
+from glidemq_orchestrate import (
+    Backoff,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    JobState,
+    JobTemplate,
+    NewJob,
+    Queue,
+    Schedule,
+)
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.clients.schedules import Schedules
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -53,6 +65,69 @@ def test_the_jobs_of_a_state_are_listed(shell: Shell, queue: Queue) -> None:
     assert [job["id"] for job in shell.json("queue", "jobs", "etl", "--name", "report")] == ["2"]
     assert "clean" in shell("queue", "jobs", "etl")
     assert shell.json("queue", "jobs", "etl", "--state", "failed") == []
+
+
+def test_a_job_that_ran_shows_its_attempts(shell: Shell, queue: Queue, run_worker: RunWorker) -> None:
+    def flaky(ctx: Any) -> None:
+        if ctx.attempt == 1:
+            raise ValueError("once")
+
+    run_worker(["etl"], {"clean": lambda ctx: 1, "flaky": flaky}, url=shell.url)
+    for name in ("clean", "flaky"):
+        queue.add_and_wait(name, attempts=3, backoff=Backoff(delay=0.01), timeout=20)
+    tries = {
+        line.split()[1]: line.split()[3]
+        for line in shell("queue", "jobs", "etl", "--state", "completed").splitlines()[1:]
+    }
+    assert tries == {"clean": "1/3", "flaky": "2/3"}
+
+
+def test_an_empty_queue_says_where_to_look(shell: Shell) -> None:
+    assert "`glidemq queue list` shows" in shell("queue", "show", "elt")
+
+
+def test_an_unknown_kind_of_event_is_answered_with_the_nearest(shell: Shell, queue: Queue) -> None:
+    queue.add("clean")
+    shown = shell("events", "--queue", "etl", "--from", "0-0", "--no-follow", "--kind", "complete")
+    assert "writes 'complete' events; did you mean completed?" in shown
+
+
+def test_schedules_are_listed_with_their_rules(shell: Shell) -> None:
+    assert shell("scheduler", "list", "--queue", "etl") == "No schedules in queue etl.\n"
+    with Schedules("etl", shell.url) as schedules:
+        schedules.upsert(
+            "nightly", Schedule(cron="30 2 * * *", time_zone="Europe/Berlin"), JobTemplate("clean")
+        )
+        schedules.upsert("often", Schedule(every=300), JobTemplate("report"))
+    header, nightly, often = shell("scheduler", "list", "--queue", "etl").splitlines()
+    assert header.split() == ["name", "schedule", "job", "next", "run", "runs"]
+    assert "30 2 * * * (Europe/Berlin)" in nightly
+    assert "every 0:05:00" in often
+    assert "report" in often
+
+
+COMPLETIONS = {
+    "glidemq flow show n": ["nightly-1", "nightly-2"],
+    "glidemq flow rerun nightly-1 ": ["clean", "load"],
+    "glidemq queue show e": ["etl"],
+    "glidemq scheduler list --queue ": ["etl"],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETIONS)
+def test_a_shell_completes_flow_ids_nodes_and_queues(url: str, flows: FlowProducer, line: str) -> None:
+    for number in (1, 2):
+        nodes = [FlowNode(name, queue="etl") for name in ("load", "clean")]
+        flows.submit(FlowSpec("nightly", nodes), flow_id=f"nightly-{number}")
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_GLIDEMQ_COMPLETE": "complete_bash"}
+    done = CliRunner().invoke(app, prog_name="glidemq", env={**words, "GLIDEMQ_URL": url})
+    assert done.stdout.split() == COMPLETIONS[line]
+
+
+def test_a_shell_completes_nothing_without_a_server() -> None:
+    words = {"COMP_WORDS": "glidemq flow show ", "COMP_CWORD": "3", "_GLIDEMQ_COMPLETE": "complete_bash"}
+    done = CliRunner().invoke(app, prog_name="glidemq", env={**words, "GLIDEMQ_URL": "valkey://127.0.0.1:1"})
+    assert done.output.strip() == ""
 
 
 def test_a_queue_is_paused_and_resumed(shell: Shell, queue: Queue) -> None:
