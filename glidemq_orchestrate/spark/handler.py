@@ -136,12 +136,12 @@ def _lost(gone: SessionGone, count: int) -> Exception:
     return RetryLater(AFTER_LOSS, f"{why}; it runs again", counts=False)
 
 
-def _publish(places: Sequence[Publication], epoch: int | None) -> list[Publication]:
+def _publish(publications: Sequence[Publication], epoch: int | None) -> list[Publication]:
     """Make versions here if that needs no session, else in a host; see ``make_versions``."""
     if _is_here():
-        return make_versions(places, warm_session.get(), epoch)
-    settled = make_versions([place for place in places if is_local(place.location)], None, epoch)
-    if far := [place for place in places if not is_local(place.location)]:
+        return make_versions(publications, warm_session.get(), epoch)
+    settled = make_versions([one for one in publications if is_local(one.location)], None, epoch)
+    if far := [one for one in publications if not is_local(one.location)]:
         settled += hosts.publish(far, epoch)
     return settled
 

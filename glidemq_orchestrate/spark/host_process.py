@@ -136,8 +136,8 @@ class _Host:
 
     def _publish(self, message: Message) -> None:
         try:
-            places, epoch = message.value
-            settled = make_versions(places, self._engine.session(), epoch)
+            publications, epoch = message.value
+            settled = make_versions(publications, self._engine.session(), epoch)
         except BaseException as exc:  # noqa: BLE001  any class of the store
             self._send("raised", message.number, pack(exc))
         else:

@@ -25,9 +25,9 @@ from glidemq_orchestrate.spark.published import publish as iceberg_publish
 from glidemq_orchestrate.spark.published.locations.iceberg.table import TableChanged, loaded
 from glidemq_orchestrate.spark.published.locations.store import LocalStore
 from glidemq_orchestrate.spark.published.locations.target import target_of
-from glidemq_orchestrate.spark.published.locations.version import found, name_of
+from glidemq_orchestrate.spark.published.locations.version import name_of, publications_in
 from glidemq_orchestrate.spark.published.publish import write_counted
-from glidemq_orchestrate.spark.published.reading import coming_after
+from glidemq_orchestrate.spark.published.reading import after_dependencies
 from glidemq_orchestrate.spark.sessions.engines import engine_for
 from glidemq_orchestrate.spark.steps.run import run_step
 from glidemq_orchestrate.spark.steps.sql import ALLOW_VARIABLE, SQL_JOB
@@ -110,7 +110,7 @@ def wrote(spark: SparkSession, epoch: int, sql: str, **options: Any) -> Any:
 
 def made(spark: SparkSession, result: Any) -> bool:
     """What happens when its result is accepted."""
-    (place,) = found(result)
+    (place,) = publications_in(result)
     return target_of(place.location, spark).make(place.name)
 
 
@@ -430,7 +430,7 @@ class TestCommits:
     def test_a_step_reads_at_least_what_the_steps_before_it_have_published(self, spark: SparkSession) -> None:
         published(spark, 1_000, "select 1 as n")
         new = wrote(spark, 2_000, "select id as n from range(5)")
-        with coming_after({"clean": new}, spark):
+        with after_dependencies({"clean": new}, spark):
             assert read_published(spark, f"iceberg:{TABLE}").count() == 5
 
 

@@ -20,7 +20,7 @@ from glidemq_orchestrate.spark.published import reading as before
 from glidemq_orchestrate.spark.published.locations.store import HadoopStore, LocalStore
 from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.spark.published.locations.version import Publication, name_of, newest_first
-from glidemq_orchestrate.spark.published.reading import coming_after
+from glidemq_orchestrate.spark.published.reading import after_dependencies
 from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
@@ -124,7 +124,7 @@ def test_a_step_reads_at_least_what_the_steps_before_it_have_published(
     read_published(spark, old)
     new = publish(context(2_000), location, spark.range(5))
     other = publish(context(3_000), str(tmp_path / "other"), spark.range(7))
-    with coming_after({"clean": {"tables": [new, other]}, "more": {"rows": 1}}, spark):
+    with after_dependencies({"clean": {"tables": [new, other]}, "more": {"rows": 1}}, spark):
         assert read_published(spark, location).count() == 5
     assert read_published(spark, location).count() == 5, "it counts from now on"
     assert read_published(spark, str(tmp_path / "other")).count() == 7
@@ -135,7 +135,7 @@ def test_more_than_are_made_before_a_step_are_made_when_they_are_read(
 ) -> None:
     monkeypatch.setattr(before, "MAX_VERSIONS_MADE", 0)
     new = publish(context(2_000), str(tmp_path), spark.range(5))
-    with coming_after({"clean": new}, spark):
+    with after_dependencies({"clean": new}, spark):
         with pytest.raises(NotPublished):
             read_published(spark, str(tmp_path / "other"))
         assert not versions(tmp_path)

@@ -179,7 +179,7 @@ def test_a_stream_without_queues_finds_them_and_begins_with_what_comes(url: str,
     queue.add("a")
     with Queue("new", url=url) as other:
         other.add("a")
-    reader._looked = -1e9  # half a minute later
+    reader._discovered_at = -1e9  # half a minute later
     end = reader.latestOffset()
     [partition] = reader.partitions(start, end)
     batches = list(reader.read(partition))

@@ -15,7 +15,7 @@ import pytest
 
 from glidemq_orchestrate.spark.failures import StepCancelled
 from glidemq_orchestrate.spark.handler import run_python_step
-from glidemq_orchestrate.spark.sessions.sharing.current import StepOver
+from glidemq_orchestrate.spark.sessions.sharing.current import StepEnded
 from tests.conftest import Eventually
 from tests.spark.conftest import MakeRun, Run
 
@@ -38,7 +38,7 @@ STEPS = """
                 spark.range(3).write.mode("overwrite").parquet(folder)
             except Exception as exc:  # as a library does that tries again
                 told.append((type(exc).__name__, time.monotonic()))
-                if type(exc).__name__ == "StepOver":
+                if type(exc).__name__ == "StepEnded":
                     return
             else:
                 told.append(("wrote", time.monotonic()))
@@ -150,7 +150,7 @@ def test_what_a_step_leaves_behind_writes_no_more_when_it_has_ended(
     else:
         running.result(30)
     ended = time.monotonic()
-    eventually(lambda: steps.told[-1][0] == "StepOver", timeout=10)
+    eventually(lambda: steps.told[-1][0] == "StepEnded", timeout=10)
     assert "wrote" not in [what for what, moment in steps.told if moment > ended]
 
 
@@ -176,7 +176,7 @@ def test_a_cancel_reaches_what_runs_in_such_a_pool(
 def test_a_thread_of_an_earlier_step_is_told_that_it_has_no_session(steps: Any, make_run: MakeRun) -> None:
     data = {"callable": f"{steps.__name__}:counts_in_a_pool_of_another_kind"}
     assert run_python_step(make_run(data).ctx) == 3
-    with pytest.raises(StepOver, match="create a thread pool in the step that uses it"):
+    with pytest.raises(StepEnded, match="create a thread pool in the step that uses it"):
         run_python_step(make_run(data).ctx)
 
 

@@ -41,10 +41,10 @@ POLL_SECONDS: Final = 0.1
 CANCEL_GRACE_SECONDS: Final = 20.0
 """How long a cancelled step may continue. After that its host takes no more steps."""
 END_SECONDS: Final = 20.0
-_METHODS: Final = frozenset({"log", "report_usage", "write_message", "check_owner"})
-_OF_REPORTER: Final = frozenset({"note_published"})
+_CONTEXT_METHODS: Final = frozenset({"log", "report_usage", "write_message", "check_owner"})
+_REPORTER_METHODS: Final = frozenset({"note_published"})
 """Methods that the contexts of users do not have."""
-_OF_JSON: Final = frozenset({"progress", "output"})
+_JSON_METHODS: Final = frozenset({"progress", "output"})
 
 Inbox = queue.SimpleQueue[Message]
 
@@ -128,25 +128,25 @@ class Host:
                     stopped = time.monotonic()
                     self._send("cancel", number)
                 elif stopped is not None and time.monotonic() > stopped + CANCEL_GRACE_SECONDS:
-                    self._leave(title)
+                    self._abandon(title)
                 message = self._next(inbox, number)
                 if message is None:
                     continue
                 if message.kind == "call":
-                    self._send("answer", number, _called(ctx, message))
+                    self._send("answer", number, _call(ctx, message))
                 elif message.kind == "done":
                     return Outcome(*message.value)
                 else:
                     raise self._error(message, f"ran {title}")
 
-    def publish(self, places: Sequence[Publication], epoch: int | None) -> list[Publication]:
+    def publish(self, publications: Sequence[Publication], epoch: int | None) -> list[Publication]:
         """Make versions where the session is; see ``make_versions``.
 
         Raises:
             SessionGone: It has ended.
             Exception: What the store raises.
         """
-        with self._request("publish", (list(places), epoch)) as (number, inbox):
+        with self._request("publish", (list(publications), epoch)) as (number, inbox):
             while (message := self._next(inbox, number)) is None:
                 pass
         if message.kind != "done":
@@ -213,7 +213,7 @@ class Host:
             with suppress(OSError):  # nothing is left of it
                 os.killpg(pid, signal.SIGKILL)
 
-    def _leave(self, title: str) -> None:
+    def _abandon(self, title: str) -> None:
         self.is_retired = True
         logger.warning("%s was cancelled but continues; its session host takes no more steps", title)
         if self.running == 1:
@@ -299,18 +299,18 @@ class Host:
         return f"the session host {_exit(process.returncode)}"
 
 
-def _called(ctx: Context, message: Message) -> bytes | None:
+def _call(ctx: Context, message: Message) -> bytes | None:
     """Call a method of the context for a step; returns None, or the packed error."""
     try:
         method, given = message.value
         if method == "add_nodes" and ctx.flow is not None:
             nodes, before = given
             ctx.flow.add_nodes(nodes, before=before)
-        elif method in _OF_JSON:
+        elif method in _JSON_METHODS:
             getattr(ctx, method)(decode(given[0], where=method))
-        elif method in _METHODS:
+        elif method in _CONTEXT_METHODS:
             getattr(ctx, method)(*given)
-        elif method in _OF_REPORTER:
+        elif method in _REPORTER_METHODS:
             getattr(ctx.reporter, method)(*given)
     except Exception as exc:  # noqa: BLE001  raised in the step
         return pack(exc)

@@ -80,9 +80,9 @@ class Hosts:
                     target=self._maintain, args=(self._stopping,), name="spark-hosts", daemon=True
                 ).start()
         for left in reversed(range(START_TRIES)):
-            place = self._take(SHARED)
+            member = self._take(SHARED)
             try:
-                place.started()
+                member.started()
             except SessionGone as exc:
                 if not left:
                     raise
@@ -90,7 +90,7 @@ class Hosts:
             else:
                 return
             finally:
-                self._give_back(place)
+                self._give_back(member)
 
     def run(self, ctx: Context, title: str, request: SessionRequest, *, fresh: bool = False) -> Outcome:
         """Run a step in a host with the session that it requests.
@@ -107,7 +107,7 @@ class Hosts:
             StepCancelled: The step was cancelled while it waited for a session.
             Exception: What ``run_step`` raises.
         """
-        self._be_running()
+        self._ensure_running()
         if self._settings.is_connect:
             if request.conf:
                 names = ", ".join(name for name, _ in request.conf)
@@ -116,29 +116,29 @@ class Hosts:
                     "only those of Spark SQL"
                 )
             request = SHARED  # on the server each step has a separate session
-        place = self._take(request, ctx, fresh=fresh)
+        member = self._take(request, ctx, fresh=fresh)
         try:
-            host = place.started(ctx.cancelled.is_set)
+            host = member.started(ctx.cancelled.is_set)
             host.steps += 1
             return host.run(ctx, title)
         except SessionGone as exc:
-            exc.is_alone = place.is_for_once
+            exc.is_alone = member.is_for_once
             raise
         finally:
-            self._give_back(place)
+            self._give_back(member)
 
-    def publish(self, places: Sequence[Publication], epoch: int | None) -> list[Publication]:
+    def publish(self, publications: Sequence[Publication], epoch: int | None) -> list[Publication]:
         """Make versions in the shared host; see ``make_versions``.
 
         Raises:
             Exception: What the store or the start of a host raises.
         """
-        self._be_running()
-        place = self._take(SHARED)
+        self._ensure_running()
+        member = self._take(SHARED)
         try:
-            return place.started().publish(places, epoch)
+            return member.started().publish(publications, epoch)
         finally:
-            self._give_back(place)
+            self._give_back(member)
 
     def stop(self) -> None:
         """End all hosts; none starts again before ``start``. Repeatable."""
@@ -146,16 +146,16 @@ class Hosts:
             if self._stopping is not None:
                 self._stopping.set()
             self._stopping, self._was_stopped = None, True
-            places, self._members = self._members, []
+            members, self._members = self._members, []
             self._changed.notify_all()
         if os.getpid() == self._owner:
-            enders = [threading.Thread(target=place.host.stop, daemon=True) for place in places]
+            enders = [threading.Thread(target=member.host.stop, daemon=True) for member in members]
             for ender in enders:
                 ender.start()
             for ender in enders:
                 ender.join()
 
-    def _be_running(self) -> None:
+    def _ensure_running(self) -> None:
         """Start for callers without a worker, but not again after a worker has stopped."""
         if self._was_stopped:
             raise SessionGone("the worker is stopping and has ended its Spark sessions")
@@ -175,7 +175,7 @@ class Hosts:
     def pids(self) -> list[int]:
         """The processes of the hosts that run."""
         with self._changed:
-            return [pid for place in self._members if (pid := place.host.pid) and not place.host.has_ended]
+            return [pid for member in self._members if (pid := member.host.pid) and not member.host.has_ended]
 
     def _take(
         self, request: SessionRequest, ctx: Context | None = None, *, fresh: bool = False
@@ -190,17 +190,17 @@ class Hosts:
             with self._changed:
                 if self._stopping is None:
                     raise SessionGone("the worker is stopping and has ended its Spark sessions")
-                place = None if fresh else self._fitting(request)
-                if place is None:
-                    place, surplus = self._new(request, is_for_once=fresh)
-                if place is not None:
-                    place.users += 1
+                member = None if fresh else self._fitting(request)
+                if member is None:
+                    member, surplus = self._new(request, is_for_once=fresh)
+                if member is not None:
+                    member.users += 1
                 else:
                     self._changed.wait(POLL_SECONDS)
             if surplus is not None:
                 self._end(surplus)
-            if place is not None:
-                return place
+            if member is not None:
+                return member
             if ctx is not None and not has_reported and time.monotonic() > since + REPORT_WAIT_SECONDS:
                 has_reported = True
                 ctx.log(
@@ -211,13 +211,13 @@ class Hosts:
     def _fitting(self, request: SessionRequest) -> PooledHost | None:
         """An existing host that fits, preferably one that is ready."""
         fits = [
-            place
-            for place in self._members
-            if place.request == request
-            and not (place.is_over or place.is_for_once)
-            and not (request != SHARED and self._is_worn(place))
+            member
+            for member in self._members
+            if member.request == request
+            and not (member.is_over or member.is_for_once)
+            and not (request != SHARED and self._needs_replacement(member))
         ]
-        return min(fits, key=lambda place: not place.is_ready, default=None)
+        return min(fits, key=lambda member: not member.is_ready, default=None)
 
     def _new(
         self, request: SessionRequest, *, is_for_once: bool
@@ -226,34 +226,34 @@ class Hosts:
         surplus = None
         if request != SHARED or is_for_once:
             extra = [
-                place
-                for place in self._members
-                if (place.request != SHARED or place.is_for_once) and not place.is_over
+                member
+                for member in self._members
+                if (member.request != SHARED or member.is_for_once) and not member.is_over
             ]
             if len(extra) >= max(1, self._limits.sessions - 1):
-                idle = [place for place in extra if not place.users]
-                surplus = min(idle, key=lambda place: place.idle_since, default=None)
+                idle = [member for member in extra if not member.users]
+                surplus = min(idle, key=lambda member: member.idle_since, default=None)
                 if surplus is None:
                     return None, None
                 surplus.host.is_retired = True
-        place = PooledHost(self._host(request), request, is_for_once=is_for_once or request.is_own)
-        self._members.append(place)
-        return place, surplus
+        member = PooledHost(self._host(request), request, is_for_once=is_for_once or request.is_own)
+        self._members.append(member)
+        return member, surplus
 
     def _host(self, request: SessionRequest) -> Host:
         conf = {**self._settings.conf, **dict(request.conf)}
         return self._make(replace(self._settings, conf=conf))
 
-    def _give_back(self, place: PooledHost) -> None:
+    def _give_back(self, member: PooledHost) -> None:
         with self._changed:
-            place.users -= 1
-            place.idle_since = time.monotonic()
-            if place.is_for_once:
-                place.host.is_retired = True
-            ends = place.is_over and not place.users
+            member.users -= 1
+            member.idle_since = time.monotonic()
+            if member.is_for_once:
+                member.host.is_retired = True
+            ends = member.is_over and not member.users
             self._changed.notify_all()
         if ends:
-            self._end(place)
+            self._end(member)
 
     def _maintain(self, stopping: threading.Event) -> None:
         """Replace hosts that have ended or have reached a limit, and end those that are not used."""
@@ -272,13 +272,13 @@ class Hosts:
     def _replace_shared(self, stopping: threading.Event) -> None:
         """Ensure that a shared host takes steps; at a limit it is retired once its successor is ready."""
         with self._changed:
-            shared = [place for place in self._members if place.request == SHARED and not place.is_for_once]
-            good = [place for place in shared if not (place.is_over or self._is_worn(place))]
+            shared = [one for one in self._members if one.request == SHARED and not one.is_for_once]
+            good = [member for member in shared if not (member.is_over or self._needs_replacement(member))]
             if stopping.is_set() or good:
                 return
             new = PooledHost(self._host(SHARED), SHARED, is_for_once=False)
             new.users += 1
-            if all(place.is_over for place in shared):
+            if all(member.is_over for member in shared):
                 self._members.append(new)  # steps wait for it
         try:
             new.started(stopping.is_set)
@@ -291,9 +291,9 @@ class Hosts:
                 stopping.wait(POLL_SECONDS * 5)
             return
         with self._changed:
-            for place in self._members:
-                if place is not new and place.request == SHARED and not place.is_for_once:
-                    place.is_replaced = True
+            for member in self._members:
+                if member is not new and member.request == SHARED and not member.is_for_once:
+                    member.is_replaced = True
             is_late = stopping.is_set()
             if not is_late and new not in self._members:
                 self._members.append(new)
@@ -301,53 +301,53 @@ class Hosts:
         if is_late:
             new.host.stop()
 
-    def _is_worn(self, place: PooledHost) -> bool:
-        age = time.monotonic() - place.host.since
-        limits = self._limits
-        return place.host.steps >= limits.steps or age >= seconds(limits.age) or place.bytes >= limits.memory
+    def _needs_replacement(self, member: PooledHost) -> bool:
+        host, limits = member.host, self._limits
+        age = time.monotonic() - host.since
+        return host.steps >= limits.steps or age >= seconds(limits.age) or member.bytes >= limits.memory
 
     def _end_unused(self) -> None:
         now = time.monotonic()
         with self._changed:
             unused = [
-                place
-                for place in self._members
-                if not place.users
+                member
+                for member in self._members
+                if not member.users
                 and (
-                    place.is_over
-                    or (place.request != SHARED and self._is_worn(place))
-                    or (place.request != SHARED and now > place.idle_since + IDLE_SECONDS)
+                    member.is_over
+                    or (member.request != SHARED and self._needs_replacement(member))
+                    or (member.request != SHARED and now > member.idle_since + IDLE_SECONDS)
                 )
             ]
-            for place in unused:
-                place.host.is_retired = True
-        for place in unused:
-            self._end(place)
+            for member in unused:
+                member.host.is_retired = True
+        for member in unused:
+            self._end(member)
 
-    def _end(self, place: PooledHost) -> None:
+    def _end(self, member: PooledHost) -> None:
         """End a host that takes no more steps, and remove what is left of it if it was killed."""
-        place.host.stop()
+        member.host.stop()
         with self._changed:
-            if place in self._members:
-                self._members.remove(place)
+            if member in self._members:
+                self._members.remove(member)
             self._changed.notify_all()
-        sweep(place.host.settings.of_users)  # may take a while, so without the lock
+        sweep(member.host.settings.of_users)  # may take a while, so without the lock
 
     def _probe_all(self) -> None:
         """Retire hosts that do not reply, and kill those that have not replied for long."""
         with self._changed:
-            started = [place for place in self._members if place.has_started and not place.host.has_ended]
-        for place in started:
-            silent = place.host.probe()
-            if silent >= SILENT_SECONDS and not place.host.is_retired:
-                place.host.is_retired = True
+            started = [member for member in self._members if member.has_started and not member.host.has_ended]
+        for member in started:
+            silent = member.host.probe()
+            if silent >= SILENT_SECONDS and not member.host.is_retired:
+                member.host.is_retired = True
                 logger.warning(
                     "a session host has not replied for %.0f s and takes no more steps; it ends after %g s",
                     silent,
                     KILL_SECONDS,
                 )
             if silent >= KILL_SECONDS:
-                place.host.kill()
+                member.host.kill()
 
     def _measure(self) -> None:
         """Measure the memory of the hosts, if it is limited."""
@@ -355,8 +355,8 @@ class Hosts:
             return
         with self._changed:
             members = list(self._members)
-        for place in members:
-            place.measure()
+        for member in members:
+            member.measure()
 
 
 hosts: Final = Hosts()

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.spark.published.locations.target import Target, target_of, tidy_now_and_then
+from glidemq_orchestrate.spark.published.locations.target import Target, target_of, tidy_hourly
 from glidemq_orchestrate.spark.published.locations.version import NotPublished, Publication
 from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
@@ -39,41 +39,41 @@ _logged: Final[dict[Publication, float]] = {}
 
 
 def make_versions(
-    places: Iterable[Publication], spark: SparkSession | None = None, epoch: int | None = None
+    publications: Iterable[Publication], spark: SparkSession | None = None, epoch: int | None = None
 ) -> list[Publication]:
     """Make the versions of accepted publications; errors are logged.
 
     Returns those that are settled: they count, or their data are gone.
 
     Args:
-        places: The publications.
+        publications: The publications.
         spark: A session, for locations that are not on this machine.
         epoch: The epoch of the attempt that was just accepted: about the server's time, by which old attempts
             are removed. None if it was accepted long ago: then nothing is removed, and one try is enough.
     """
     settled = list[Publication]()
-    for place in places:
+    for publication in publications:
         try:
-            target = target_of(place.location, spark)
-            is_made = _make_at_last(target, place.name, PAUSES if epoch is not None else ())
+            target = target_of(publication.location, spark)
+            is_made = _make_with_retries(target, publication.name, PAUSES if epoch is not None else ())
         except Exception as exc:  # noqa: BLE001  any class of the store or the catalog
-            _complain(place, exc)
+            _log_failure(publication, exc)
             continue
-        settled.append(place)
+        settled.append(publication)
         if not is_made:
-            _complain(place, None)
+            _log_failure(publication, None)
         elif epoch is not None:
-            tidy_now_and_then(target, epoch)
+            tidy_hourly(target, epoch)
     return settled
 
 
-def _complain(place: Publication, exc: Exception | None) -> None:
+def _log_failure(publication: Publication, exc: Exception | None) -> None:
     """Log why a version is not made, once an hour, although it is tried much more often."""
-    if time.monotonic() < _logged.get(place, -LOG_SECONDS) + LOG_SECONDS:
+    if time.monotonic() < _logged.get(publication, -LOG_SECONDS) + LOG_SECONDS:
         return
     if len(_logged) >= MAX_LOGGED:
         _logged.clear()
-    _logged[place] = time.monotonic()
+    _logged[publication] = time.monotonic()
     if exc is None:
         outlook = "its data were removed. Fix: run the job again"
     elif isinstance(exc, NotPublished | Unrecoverable):
@@ -82,8 +82,8 @@ def _complain(place: Publication, exc: Exception | None) -> None:
         outlook = "a reader of the result or a worker will try again"
     logger.error(
         "version %s of %s was accepted but cannot be made; %s",
-        place.name,
-        place.location,
+        publication.name,
+        publication.location,
         outlook,
         exc_info=exc,
         extra={"action": "version_not_made"},
@@ -97,20 +97,20 @@ class Accepted:
         make: Makes versions.
     """
 
-    def __init__(self, make: Make = lambda places, epoch: make_versions(places, None, epoch)) -> None:
+    def __init__(self, make: Make = lambda written, epoch: make_versions(written, None, epoch)) -> None:
         self.make = make
         self._expected: dict[Attempt, list[Publication]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def expect(self, attempt: Attempt, places: Sequence[Publication]) -> None:
+    def expect(self, attempt: Attempt, publications: Sequence[Publication]) -> None:
         """Record what an attempt has written."""
-        if not places:
+        if not publications:
             return
         with self._lock:
             for one in list(self._expected):
                 if one[:2] == attempt[:2] and one[2] < attempt[2]:  # an attempt that was never reported
                     del self._expected[one]
-            self._expected[attempt] += places
+            self._expected[attempt] += publications
 
     def take(self, attempt: Attempt) -> list[Publication]:
         """Remove and return what an attempt has published."""
@@ -128,7 +128,7 @@ class Accepted:
             ).start()
 
 
-def _make_at_last(target: Target, name: str, pauses: Iterable[float]) -> bool:
+def _make_with_retries(target: Target, name: str, pauses: Iterable[float]) -> bool:
     for pause in pauses:
         try:
             return target.make(name)

@@ -95,8 +95,9 @@ class CatchUp:
     def _check(self, queue: NotedQueue, make: Make) -> None:
         """Make the missing versions of accepted results."""
         noted = {line: Publication.of_line(line) for line in queue.noted()}
-        settled = set(make(places, None) or ()) if (places := [*filter(None, noted.values())]) else set()
-        if over := [line for line, place in noted.items() if place in settled]:
+        publications = [*filter(None, noted.values())]
+        settled = set(make(publications, None) or ()) if publications else set()
+        if over := [line for line, publication in noted.items() if publication in settled]:
             queue.forget(over)
 
 

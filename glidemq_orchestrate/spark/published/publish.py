@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.spark.published.acceptance import accepted
 from glidemq_orchestrate.spark.published.locations.iceberg.conversion import (
     arrow_schema,
-    fitted_rows,
+    fit_rows,
     parts_of,
     split,
 )
@@ -39,7 +39,7 @@ from glidemq_orchestrate.spark.published.locations.iceberg.table import (
     catalog_of,
 )
 from glidemq_orchestrate.spark.published.locations.store import Store, store_of
-from glidemq_orchestrate.spark.published.locations.target import fitted
+from glidemq_orchestrate.spark.published.locations.target import fit_to_table
 from glidemq_orchestrate.spark.published.locations.version import (
     ATTEMPTS,
     FILES,
@@ -107,23 +107,23 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
         raise Unrecoverable('replace must be "all", or "partitions" with partition_by')
     store = store_of(location, frame.sparkSession)
     if replace == "partitions":
-        frame, columns = fitted(frame, columns, store)
-    place = Publication(store.location, name_of(ctx))
+        frame, columns = fit_to_table(frame, columns, store)
+    publication = Publication(store.location, name_of(ctx))
     given = dict(options or {})
     if columns and TIME_ZONE.casefold() not in {name.casefold() for name in given}:
         given[TIME_ZONE] = "UTC"  # of the names of partitions, for readers in any zone
-    rows = write_counted(frame, place.path, format, columns, given)
+    rows = write_counted(frame, publication.path, format, columns, given)
     version = Version(
-        place.name,
+        publication.name,
         format,
         frame.schema.jsonValue(),
-        partitions(store, f"{ATTEMPTS}/{place.name}", len(columns)) if columns else None,
+        partitions(store, f"{ATTEMPTS}/{publication.name}", len(columns)) if columns else None,
         replace == "all",
         given,
         partition_by=tuple(columns),
     )
-    seal(ctx, store, version, place)
-    return place.result(rows=rows, columns=list(frame.columns), schema_digest=digest_of(frame))
+    seal(ctx, store, version, publication)
+    return publication.result(rows=rows, columns=list(frame.columns), schema_digest=digest_of(frame))
 
 
 def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) -> dict[str, Json]:
@@ -144,16 +144,16 @@ def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) 
         Exception: What ``write`` raises; then nothing is left behind.
     """
     store = store_of(location, None)
-    place = Publication(store.location, name_of(ctx))
-    folder = Path(place.path)
+    publication = Publication(store.location, name_of(ctx))
+    folder = Path(publication.path)
     folder.mkdir(parents=True)
     try:
         write(folder)
     except BaseException:
-        store.remove(f"{ATTEMPTS}/{place.name}")
+        store.remove(f"{ATTEMPTS}/{publication.name}")
         raise
-    seal(ctx, store, Version(place.name, FILES), place)
-    return place.result()
+    seal(ctx, store, Version(publication.name, FILES), publication)
+    return publication.result()
 
 
 def write_counted(
@@ -171,7 +171,7 @@ def write_counted(
     return rows
 
 
-def seal(ctx: Context, store: Store, version: Version, place: Publication) -> None:
+def seal(ctx: Context, store: Store, version: Version, publication: Publication) -> None:
     """Record what the attempt has written, while it still owns the job.
 
     Raises:
@@ -179,8 +179,8 @@ def seal(ctx: Context, store: Store, version: Version, place: Publication) -> No
     """
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
-    ctx.reporter.note_published([place.line])
-    accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), [place])
+    ctx.reporter.note_published([publication.line])
+    accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), [publication])
 
 
 def digest_of(frame: DataFrame) -> str:
@@ -262,7 +262,7 @@ def publish_iceberg(
         raise Unrecoverable(f"table {table} is partitioned by {has}, not by {', '.join(partition_by)}")
     if replace == "partitions" and not parts:
         raise Unrecoverable(f'table {table} has no partitions: replace must be "all" or "nothing"')
-    fitting = fitted_rows(frame, target.table)
+    fitting = fit_rows(frame, target.table)
     below = f"{ATTEMPTS}/{name}"
     path, folders = f"{target.store.location}/{below}", [part.folder for part in parts]
     for setting, value in PARQUET.items():
@@ -279,9 +279,11 @@ def publish_iceberg(
     )
     version = dataclasses.replace(version, files=len(target.files(Change.of(version))))
     target.check_unchanged()
-    place = Publication(location, name)
-    seal(ctx, target.store, version, place)
-    return place.result(path=path, rows=rows, columns=list(fitting.columns), schema_digest=digest_of(fitting))
+    publication = Publication(location, name)
+    seal(ctx, target.store, version, publication)
+    return publication.result(
+        path=path, rows=rows, columns=list(fitting.columns), schema_digest=digest_of(fitting)
+    )
 
 
 def _opened(location: str, frame: DataFrame, partition_by: Sequence[str]) -> IcebergTable:

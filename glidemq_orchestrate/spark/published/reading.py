@@ -29,7 +29,7 @@ from glidemq_orchestrate.spark.published.locations.version import (
     NotPublished,
     Publication,
     Version,
-    found,
+    publications_in,
     versions,
     visible,
 )
@@ -47,10 +47,10 @@ _inputs: Final[contextvars.ContextVar[Mapping[str, Json]]] = contextvars.Context
 
 
 @contextmanager
-def coming_after(inputs: Mapping[str, Json], spark: SparkSession) -> Iterator[None]:
+def after_dependencies(inputs: Mapping[str, Json], spark: SparkSession) -> Iterator[None]:
     """Make the versions in the results of a step's dependencies, then run a block as this step."""
-    places = (place for result in inputs.values() for place in found(result))
-    make_versions(islice(places, MAX_VERSIONS_MADE), spark)
+    publications = chain.from_iterable(map(publications_in, inputs.values()))
+    make_versions(islice(publications, MAX_VERSIONS_MADE), spark)
     token = _inputs.set(inputs)
     try:
         yield
@@ -58,10 +58,10 @@ def coming_after(inputs: Mapping[str, Json], spark: SparkSession) -> Iterator[No
         _inputs.reset(token)
 
 
-def published_before(location: str) -> Iterator[Publication]:
+def published_by_dependencies(location: str) -> Iterator[Publication]:
     """What the dependencies of the current step have published at a location."""
     for result in _inputs.get().values():
-        yield from (place for place in found(result) if place.location == location)
+        yield from (one for one in publications_in(result) if one.location == location)
 
 
 def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
@@ -85,12 +85,12 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
     """
     if isinstance(source, str) and is_iceberg(source):
         table = IcebergTable.opened(source, spark)
-        _make_before(table)
+        _make_dependencies(table)
         return current_rows(spark, table.table.refresh())
     store, those = _versions(spark, source)
     newest = next(those, None)
     if newest is None:
-        raise NotPublished(f"nothing is published at {_shown(source)}")
+        raise NotPublished(f"nothing is published at {_description(source)}")
     parts = [_frame(spark, store, *one) for one in visible(chain([newest], those))]
     if not parts:  # a partitioned table without rows
         return spark.createDataFrame([], _schema(store, newest))
@@ -109,36 +109,38 @@ def published_path(source: str | Json) -> Path:
     store, those = _versions(None, source)
     for version in those:
         return Path(store.location, ATTEMPTS, version.name)
-    raise NotPublished(f"nothing is published at {_shown(source)}")
+    raise NotPublished(f"nothing is published at {_description(source)}")
 
 
 def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, Iterator[Version]]:
     """The versions, newest first; for a result, only its own."""
     if isinstance(source, str):
         target = target_of(source, spark)
-        _make_before(target)
+        _make_dependencies(target)
         return target.store, versions(target.store)
-    place = _only(source)
-    target = target_of(place.location, spark)
-    text = target.store.read(f"{ATTEMPTS}/{place.name}/{MANIFEST}") if target.make(place.name) else None
+    publication = _only_publication(source)
+    name, location = publication.name, publication.location
+    target = target_of(location, spark)
+    text = target.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}") if target.make(name) else None
     if text is None:
-        raise NotPublished(f"version {place.name} of {place.location} is gone: it was replaced and removed")
+        raise NotPublished(f"version {name} of {location} is gone: it was replaced and removed")
     return target.store, iter([Version.read(text)])
 
 
-def _make_before(target: Target) -> None:
+def _make_dependencies(target: Target) -> None:
     """Make the versions of the dependencies of the current step."""
-    for place in published_before(target.location):
-        target.make(place.name)
+    for publication in published_by_dependencies(target.location):
+        target.make(publication.name)
 
 
-def _only(result: Json) -> Publication:
-    places = list(found(result))
-    if len(places) != 1:
+def _only_publication(result: Json) -> Publication:
+    publications = list(publications_in(result))
+    if len(publications) != 1:
         raise NotPublished(
-            f"the result names {len(places)} publications, not one: pass the part of it that publish returned"
+            f"the result names {len(publications)} publications, not one: pass the part of it that publish "
+            "returned"
         )
-    return places[0]
+    return publications[0]
 
 
 def _frame(spark: SparkSession, store: Store, version: Version, parts: tuple[str, ...] | None) -> DataFrame:
@@ -160,5 +162,5 @@ def _schema(store: Store, version: Version) -> StructType:
     return StructType.fromJson(version.schema)
 
 
-def _shown(source: str | Json) -> str:
+def _description(source: str | Json) -> str:
     return source if isinstance(source, str) else "what the result names"

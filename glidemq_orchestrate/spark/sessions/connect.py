@@ -92,7 +92,7 @@ class ConnectEngine:
                     raise ConfigurationError(str(exc)) from exc
                 except Exception as exc:
                     raise ConfigurationError(
-                        f"the Spark Connect server of {MASTER_VARIABLE} does not reply: {_first(exc)}"
+                        f"the Spark Connect server of {MASTER_VARIABLE} does not reply: {_first_line(exc)}"
                     ) from exc
                 self._session = spark
             return self._session
@@ -120,7 +120,7 @@ class ConnectEngine:
                     "the Spark Connect server has closed the session of the step", CLOSED
                 ) from exc
             raise SessionGone(
-                f"the session on the Spark Connect server was lost: {_first(exc)}", GONE
+                f"the session on the Spark Connect server was lost: {_first_line(exc)}", GONE
             ) from exc
         finally:
             if spark is not None:
@@ -236,7 +236,7 @@ def _watched(spark: SparkSession, ctx: Context) -> Iterator[None]:
                     with suppress(Exception):
                         ctx.progress(dict(read))
 
-    with _beside(watch, done, f"watch-{ctx.job_id}"):
+    with _in_background(watch, done, f"watch-{ctx.job_id}"):
         yield
 
 
@@ -250,12 +250,12 @@ def _kept_alive(spark: SparkSession) -> Iterator[None]:
             with suppress(Exception):  # the step gets the same error
                 spark.conf.get(USED, "")
 
-    with _beside(call, done, "connect-session"):
+    with _in_background(call, done, "connect-session"):
         yield
 
 
 @contextmanager
-def _beside(run: Callable[[], None], done: threading.Event, name: str) -> Iterator[None]:
+def _in_background(run: Callable[[], None], done: threading.Event, name: str) -> Iterator[None]:
     """Run a function in a thread beside the block; ``done`` is set at the end of the block."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
@@ -298,12 +298,12 @@ def _condition(exc: BaseException) -> str:
 def _is_gone(exc: BaseException) -> bool:
     """Whether an error means that the session or its server no longer exists."""
     if type(exc).__module__.partition(".")[0] == "grpc":
-        return "UNAVAILABLE" in _first(exc)
+        return "UNAVAILABLE" in _first_line(exc)
     condition = _condition(exc)
     if condition:
         return condition.startswith("INVALID_HANDLE.") or condition == "OPERATION_CANCELED"
-    return type(exc).__name__ == "SparkConnectGrpcException" and "UNAVAILABLE" in _first(exc)
+    return type(exc).__name__ == "SparkConnectGrpcException" and "UNAVAILABLE" in _first_line(exc)
 
 
-def _first(exc: BaseException) -> str:
+def _first_line(exc: BaseException) -> str:
     return (str(exc).strip().splitlines() or [type(exc).__name__])[0][:300]

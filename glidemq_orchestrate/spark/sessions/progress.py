@@ -128,7 +128,7 @@ _SECRET: Final = re.compile(r"(?<=://)[^/@]*:[^/@]*@")  # a key and its secret i
 _PART: Final = re.compile(r"/part-\d+-[^/]*$")
 
 
-def is_short(plan: str) -> bool:
+def is_shortened(plan: str) -> bool:
     """Whether a plan omits folders of a scan."""
     return any(_MORE.search(found) for found in _SCAN.findall(plan))
 
@@ -228,6 +228,6 @@ def _plans(spark: SparkSession, jobs: set[int], since_ms: int) -> Iterator[str]:
             ran = str(query.jobs().keys().mkString(","))
             if not jobs.isdisjoint(int(job) for job in ran.split(",") if job):
                 yield (plan := str(query.physicalPlanDescription()))
-                if is_short(plan):
+                if is_shortened(plan):
                     nodes = store.planGraph(query.executionId()).allNodes()
                     yield from (str(nodes.apply(at).desc()) for at in range(nodes.size()))

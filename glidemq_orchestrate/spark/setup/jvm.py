@@ -96,14 +96,14 @@ class Scratch:
         self.folders: list[Path] = []
         for directory in directories(conf):
             try:
-                folder, held = _made(directory)
+                folder, held = _new_folder(directory)
             except OSError as exc:
                 logger.warning("Spark cannot use %s for temporary files: %s", directory, exc.strerror)
                 continue
             self.folders.append(folder)
             self._held.append(held)
         if not self.folders:
-            folder, held = _made(Path(tempfile.gettempdir()))
+            folder, held = _new_folder(Path(tempfile.gettempdir()))
             self.folders, self._held = [folder], [held]
 
     @property
@@ -145,7 +145,7 @@ def sweep(conf: Mapping[str, str]) -> None:
                     os.close(held)
 
 
-def _made(directory: Path) -> tuple[Path, int]:
+def _new_folder(directory: Path) -> tuple[Path, int]:
     """A new folder, and the descriptor that locks it."""
     directory.mkdir(parents=True, exist_ok=True)
     while True:

@@ -65,7 +65,7 @@ class Options:
             raise ConfigurationError(f'{self.what} needs the option {name}: .option("{name}", ...)')
         return value
 
-    def truth(self, name: str, *, default: bool) -> bool:
+    def boolean(self, name: str, *, default: bool) -> bool:
         """The value of an option that is true or false."""
         value = self.text(name)
         if value is None:
@@ -139,7 +139,7 @@ class Options:
         if (key := self.text("ssl_keyfile")) is not None:
             more["key"] = key
         if self.text("verify") is not None:
-            more["verify"] = self.truth("verify", default=True)
+            more["verify"] = self.boolean("verify", default=True)
         for name in _DURATIONS:
             if (value := self.text(name)) is not None:
                 more[name] = setting_duration(f"the option {name} of {self.what}", value)

@@ -39,23 +39,23 @@ _OPERATORS: Final = {
 class TableReader(api.DataSourceReader):
     """Reads a table, without a snapshot; see ``GlideMQDataSource``."""
 
-    def __init__(self, settings: ConnectionSettings, wanted: Scan) -> None:
-        self._settings, self._wanted = settings, wanted
+    def __init__(self, settings: ConnectionSettings, scan: Scan) -> None:
+        self._settings, self._scan = settings, scan
         self.pushFilters = _Push(self)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[api.InputPartition]:
         """The parts; each becomes a task."""
         with Link(self._settings) as link:
-            parts = _TABLES[self._wanted.table].plan(link, self._wanted)
+            parts = _TABLES[self._scan.table].plan(link, self._scan)
         return [api.InputPartition(part) for part in parts]
 
     def read(self, partition: api.InputPartition | None) -> Iterator[Any]:
         """The rows of a part, as record batches."""
-        table = self._wanted.table
+        table = self._scan.table
         if partition is None or partition.value is None:  # Spark's, when there is none
             return
         with Link(self._settings) as link:
-            for rows in _TABLES[table].rows(link, partition.value, self._wanted):
+            for rows in _TABLES[table].rows(link, partition.value, self._scan):
                 if rows:
                     yield record_batch(table, rows)
 
@@ -67,7 +67,7 @@ class TableReader(api.DataSourceReader):
         for one in filters:
             operator = _OPERATORS.get(type(one).__name__)
             if operator is not None and len(one.attribute) == 1:
-                self._wanted = self._wanted.narrowed(one.attribute[0], operator, one.value)
+                self._scan = self._scan.narrowed(one.attribute[0], operator, one.value)
         return filters
 
 

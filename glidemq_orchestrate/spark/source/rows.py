@@ -196,9 +196,9 @@ def _option_columns(options: Options, schema: StructType) -> dict[str, str]:
         kind = _field(schema, name, option)
         is_right = isinstance(kind, StringType) if option == "ordering_key" else is_whole(kind)
         if not is_right:
-            wanted = "a string" if option == "ordering_key" else "a whole number"
+            required = "a string" if option == "ordering_key" else "a whole number"
             raise ConfigurationError(
-                f"column {name} of the option {option} must be {wanted}, not {kind.simpleString()}: cast it"
+                f"column {name} of the option {option} must be {required}, not {kind.simpleString()}: cast it"
             )
         found[option] = name
     return found

@@ -149,7 +149,7 @@ def scan_of(given: Mapping[str, str]) -> tuple[Scan, Options]:
             options.names("flow_id", check_flow_id),
             _between(options, "since", "until"),
             _between(options, "created_since", "created_until"),
-            options.truth("payload", default=True),
+            options.boolean("payload", default=True),
             past == "all",
             options.whole("rows_per_partition", ROWS, 1, MAX_ROWS),
         ),
@@ -169,8 +169,8 @@ def _is_in(times: Times, moment: datetime | None) -> bool:
 
 
 def _among(now: Iterable[str] | None, values: Iterable[str]) -> tuple[str, ...]:
-    wanted = dict.fromkeys(values)
-    return tuple(wanted) if now is None else tuple(one for one in now if one in wanted)
+    allowed = dict.fromkeys(values)
+    return tuple(allowed) if now is None else tuple(one for one in now if one in allowed)
 
 
 def _times(operator: str, value: Any) -> Times | None:

@@ -93,9 +93,9 @@ class GlideMQDataSource(api.DataSource):
 
     def reader(self, schema: StructType) -> TableReader:
         """Read a table."""
-        wanted, options = scan_of(self.options)
-        _check_schema(schema, wanted.table)
-        return TableReader(options.settings(), wanted)
+        scan, options = scan_of(self.options)
+        _check_schema(schema, scan.table)
+        return TableReader(options.settings(), scan)
 
     def streamReader(self, schema: StructType) -> EventStreamReader | RefusedStream:  # noqa: N802  Spark's
         """Read events as they occur; see ``RefusedStream`` for invalid options."""

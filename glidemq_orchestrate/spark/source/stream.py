@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 KNOWN: Final = ("table", "queue", "startingOffsets", "failOnDataLoss", "rows_per_partition", "path")
 STREAM: Final = frozenset({"startingoffsets", "failondataloss"})
-LOOK_SECONDS: Final = 30.0
+DISCOVERY_SECONDS: Final = 30.0
 """The interval at which a stream of all queues finds new ones, by a scan of the keys."""
 PAUSE_SECONDS: Final = 0.1
 
@@ -86,7 +86,7 @@ class EventStreamReader(api.DataSourceStreamReader):
         self._settings, self._reading = settings, reading
         self._link: Link | None = None
         self._queues: Sequence[str] = reading.queues or ()
-        self._looked = self._asked = -math.inf
+        self._discovered_at = self._asked_at = -math.inf
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> EventStreamReader:
@@ -104,7 +104,7 @@ class EventStreamReader(api.DataSourceStreamReader):
             _Reading(
                 options.names("queue", check_queue_name),
                 from_now=start[0] == "latest",
-                may_lose=not options.truth("failOnDataLoss", default=True),
+                may_lose=not options.boolean("failOnDataLoss", default=True),
                 rows=options.whole("rows_per_partition", ROWS, 1, MAX_ROWS),
             ),
         )
@@ -115,8 +115,8 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802  as in PySpark 4.0
         """The offset of the newest events. Spark repeats the call while there are no new ones."""
-        time.sleep(max(0.0, self._asked + PAUSE_SECONDS - time.monotonic()))
-        self._asked = time.monotonic()
+        time.sleep(max(0.0, self._asked_at + PAUSE_SECONDS - time.monotonic()))
+        self._asked_at = time.monotonic()
         return self._marks()
 
     def stop(self) -> None:
@@ -128,8 +128,8 @@ class EventStreamReader(api.DataSourceStreamReader):
     def _marks(self, *, oldest: bool = False) -> dict[str, str]:
         link = self._link = self._link or Link(self._settings)
         now = time.monotonic()
-        if self._reading.queues is None and now > self._looked + LOOK_SECONDS:
-            self._looked, self._queues = now, link.ask(lambda: queue_names(link.prefix))
+        if self._reading.queues is None and now > self._discovered_at + DISCOVERY_SECONDS:
+            self._discovered_at, self._queues = now, link.ask(lambda: queue_names(link.prefix))
         found = link.ask(lambda: marks(link.prefix, self._queues, oldest=oldest))
         return {queue: _text(mark) for queue, mark in found.items()}
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.spark.failures import LINES, StepCancelled, StepFailed, explained
 from glidemq_orchestrate.spark.lineage import Lineage
-from glidemq_orchestrate.spark.published.reading import coming_after
+from glidemq_orchestrate.spark.published.reading import after_dependencies
 from glidemq_orchestrate.spark.setup.request import StepRequest, identity_of, settings_in
 from glidemq_orchestrate.spark.setup.settings import patience
 from glidemq_orchestrate.spark.steps.sql import SQL_JOB, statement_of
@@ -65,7 +65,7 @@ def run_step(
     request = StepRequest(call.title, extras, patience().total_seconds(), identity)
     call.check(leading=2)
     try:
-        with session(ctx, request) as spark, captured(ctx), coming_after(ctx.inputs, spark):
+        with session(ctx, request) as spark, captured(ctx), after_dependencies(ctx.inputs, spark):
             result = call.function(spark, ctx, **call.arguments)
     except StepFailed:  # the engine has ended it
         raise

@@ -91,10 +91,10 @@ def statement_of(ctx: Context, fields: Sequence[str]) -> NamedCall:
     tables = data.get("tables")
     if tables is not None and not (isinstance(tables, dict) and all(name.isidentifier() for name in tables)):
         raise InvalidCall(f"{title}: tables must be an object of locations, or nodes, by name")
-    wanted = data.get("publish")
-    if wanted is not None and not (isinstance(wanted, dict) and _can_be_published(wanted)):
+    target = data.get("publish")
+    if target is not None and not (isinstance(target, dict) and _is_valid_target(target)):
         raise InvalidCall(f"{title}: publish must be an object of {', '.join(sorted(_PUBLISH))}")
-    return NamedCall(title, _run, {"text": text, "args": given, "tables": tables or {}, "wanted": wanted})
+    return NamedCall(title, _run, {"text": text, "args": given, "tables": tables or {}, "target": target})
 
 
 def _run(  # noqa: PLR0913, PLR0917  as a step is called
@@ -103,14 +103,14 @@ def _run(  # noqa: PLR0913, PLR0917  as a step is called
     text: str,
     args: dict[str, Any],
     tables: Mapping[str, Json],
-    wanted: Mapping[str, Any] | None,
+    target: Mapping[str, Any] | None,
 ) -> Json:
     for name, source in tables.items():
         read_published(spark, _source(ctx, name, source)).createOrReplaceTempView(name)
     values = {name: _parameter(value) for name, value in args.items()}
     frame = spark.sql(text, args=values) if values else spark.sql(text)
-    if wanted is not None:
-        more = dict(wanted)
+    if target is not None:
+        more = dict(target)
         location = more.pop("location")
         if is_iceberg(location):
             return publish_iceberg(ctx, location.removeprefix(SCHEME), frame, **more)
@@ -146,17 +146,17 @@ def _source(ctx: Context, name: str, source: Json) -> str | Json:
     return result
 
 
-def _can_be_published(wanted: Mapping[str, Json]) -> bool:
-    location = wanted.get("location")
-    columns, options = wanted.get("partition_by", []), wanted.get("options", {})
+def _is_valid_target(target: Mapping[str, Json]) -> bool:
+    location = target.get("location")
+    columns, options = target.get("partition_by", []), target.get("options", {})
     return (
         isinstance(location, str)
-        and set(wanted) <= (_PUBLISH - _OF_FILES if is_iceberg(location) else _PUBLISH)
+        and set(target) <= (_PUBLISH - _OF_FILES if is_iceberg(location) else _PUBLISH)
         and isinstance(columns, list)
         and all(isinstance(one, str) for one in columns)
         and isinstance(options, dict)
         and all(isinstance(one, str) for one in options.values())
-        and all(isinstance(wanted.get(name, ""), str) for name in ("format", "replace"))
+        and all(isinstance(target.get(name, ""), str) for name in ("format", "replace"))
     )
 
 

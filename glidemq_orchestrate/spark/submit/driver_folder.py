@@ -62,7 +62,7 @@ class DriverFolder:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(mode=0o700)
         folder = cls(path)
-        folder.hold("worker")
+        folder.lock("worker")
         (path / "program").write_text(program)
         return folder
 
@@ -73,9 +73,9 @@ class DriverFolder:
         It cannot if it runs another program, another worker holds it, or its keeper has ended.
         """
         folder = cls(home() / name)
-        if folder.program != program or not folder.hold("worker"):
+        if folder.program != program or not folder.lock("worker"):
             return None
-        if folder.is_held("keeper"):
+        if folder.is_locked("keeper"):
             return folder
         folder.release()
         return None
@@ -111,7 +111,7 @@ class DriverFolder:
             other.write_text(str(code))
             other.replace(self.path / "ended")
 
-    def hold(self, who: str) -> bool:
+    def lock(self, who: str) -> bool:
         """Take a lock until ``release``, or until this process has ended.
 
         Returns:
@@ -119,13 +119,13 @@ class DriverFolder:
         """
         until = time.monotonic() + _BUSY_SECONDS
         with suppress(FileNotFoundError):
-            while (lock := self._locked(who)) is None and time.monotonic() < until:
+            while (held := self._locked(who)) is None and time.monotonic() < until:
                 time.sleep(0.05)
-            if lock is not None:
-                self._held[who] = lock
+            if held is not None:
+                self._held[who] = held
         return who in self._held
 
-    def is_held(self, who: str) -> bool:
+    def is_locked(self, who: str) -> bool:
         """Whether a process holds a lock; may also be true while another process checks it."""
         with suppress(FileNotFoundError):
             if (lock := self._locked(who)) is None:
@@ -186,7 +186,7 @@ def sweep() -> None:
     for folder in map(DriverFolder, _folders()):
         with suppress(OSError):
             is_young = time.time() - folder.path.stat().st_mtime < _YOUNG_SECONDS
-            if not is_young and not folder.is_held("keeper") and not folder.is_held("worker"):
+            if not is_young and not folder.is_locked("keeper") and not folder.is_locked("worker"):
                 folder.remove()
 
 

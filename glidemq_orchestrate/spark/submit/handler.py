@@ -224,7 +224,7 @@ def _keeper(folder: DriverFolder, order: str, environment: Mapping[str, str]) ->
         with suppress(BrokenPipeError), process.stdin as stream:
             stream.write(order)
     until = time.monotonic() + START_SECONDS
-    while not folder.is_held("keeper"):
+    while not folder.is_locked("keeper"):
         if process.poll() is not None or time.monotonic() > until:
             raise DriverFailed(
                 f"the keeper of the driver ended while it started, with exit code {process.poll()}"
@@ -237,10 +237,11 @@ def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) ->
     """Follow a driver until it has ended or the job is cancelled, and return its result."""
     reader = LineReader(folder.path)
     for line in reader.earlier():
-        output.recall(line)
+        output.restore(line)
     is_complete = False
     while not is_complete:
-        is_over = folder.code is not None or not folder.is_held("keeper")  # checked before the lines are read
+        # Checked before the lines are read: then they are all there.
+        is_over = folder.code is not None or not folder.is_locked("keeper")
         is_complete = output.take_new(reader) and is_over
         if not is_complete and ctx.cancelled.wait(POLL_SECONDS):
             if is_over:

@@ -60,22 +60,22 @@ class Keeper:
 
     def run(self) -> None:
         """Run until the driver has ended and its worker has the exit code, or until no worker came."""
-        if not self._folder.hold("keeper"):
+        if not self._folder.lock("keeper"):
             return
         # Processes that are started from here on do not belong to the driver, and are not ended with it.
         environment = {**os.environ, RESULT_VARIABLE: str(self._folder.result)}
         for name in (TAG_VARIABLE, MARK_VARIABLE):
             os.environ.pop(name, None)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        code = self._kept({**environment, **lifeline.mark})
+        code = self._run_driver({**environment, **lifeline.mark})
         if code is None:
             self._folder.remove()
             return
         self._folder.end(code)
-        self._has_worker_until(lambda: not self._folder.path.exists())
+        self._wait_until(lambda: not self._folder.path.exists())
         self._folder.remove()
 
-    def _kept(self, environment: Mapping[str, str]) -> int | None:
+    def _run_driver(self, environment: Mapping[str, str]) -> int | None:
         """Run the driver to its end; returns its exit code, or None if no worker came."""
         scratch = Scratch(self._conf)
         lines = Writer(self._folder.path)
@@ -96,7 +96,7 @@ class Keeper:
                 readers.append(threading.Thread(target=_read, args=(stream, lines, is_log), daemon=True))
                 readers[-1].start()
             ended = process
-            if not self._has_worker_until(lambda: ended.poll() is not None):
+            if not self._wait_until(lambda: ended.poll() is not None):
                 return None
         except (OSError, ValueError) as exc:  # a NUL character, for example
             why = exc.strerror if isinstance(exc, OSError) else f"{exc} in its arguments"
@@ -110,15 +110,15 @@ class Keeper:
             scratch.close()
         return process.wait()
 
-    def _has_worker_until(self, is_over: Callable[[], bool]) -> bool:
+    def _wait_until(self, is_over: Callable[[], bool]) -> bool:
         """Wait for a condition; false if no worker came within the patience, or the folder was removed."""
         seen = time.monotonic()
         while not is_over():
             if not self._folder.path.exists():
                 return False
-            if self._folder.is_held("worker"):
+            if self._folder.is_locked("worker"):
                 seen = time.monotonic()
-            elif time.monotonic() - seen > self._patience and self._folder.hold("worker"):
+            elif time.monotonic() - seen > self._patience and self._folder.lock("worker"):
                 return False  # from here on no worker takes it over
             time.sleep(POLL_SECONDS)
         return True

@@ -103,7 +103,7 @@ class Output:
             self._unconfirmed = []
         return True
 
-    def recall(self, line: Line) -> None:
+    def restore(self, line: Line) -> None:
         """Keep a line that an earlier attempt has logged."""
         text = line.text.decode(errors="replace")
         if not (line.is_log and (_CHATTER.match(text) or _GREETING.match(text))):

@@ -98,14 +98,14 @@ class TestFolders:
     def test_only_a_driver_that_is_kept_and_runs_the_same_is_taken_over(self) -> None:
         made = DriverFolder.made("tag-1", "program")
         keeper = DriverFolder(made.path)
-        assert keeper.hold("keeper")
+        assert keeper.lock("keeper")
         assert DriverFolder.taken_over("tag-1", "program") is None, "its worker has it"
         made.release()
         assert DriverFolder.taken_over("tag-1", "other") is None
         assert DriverFolder.taken_over("tag-2", "program") is None
         again = DriverFolder.taken_over("tag-1", "program")
         assert again is not None
-        assert again.is_held("worker")
+        assert again.is_locked("worker")
         again.release()
         keeper.release()
         assert DriverFolder.taken_over("tag-1", "program") is None, "nobody keeps it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_orchestrate.spark.sessions.progress import is_short, lineage_of
+from glidemq_orchestrate.spark.sessions.progress import is_shortened, lineage_of
 
 WRITE = """\
 (10) Execute InsertIntoHadoopFsRelationCommand
@@ -56,8 +56,8 @@ def test_a_node_of_the_graph_names_all_folders_of_a_scan(subtests: pytest.Subtes
     for end, told in GRAPH_NODES:
         with subtests.test(end=end):
             plan = SCAN.format(paths="file:/m 0, ... 3 entries")
-            assert is_short(plan)
-            assert not is_short(SCAN.format(paths="file:/m 0"))
+            assert is_shortened(plan)
+            assert not is_shortened(SCAN.format(paths="file:/m 0"))
             node = NODE.format(paths="file:/m 0, file:/m1, file:/m2", end=end)
             assert lineage_of([plan, node]) == {"inputs": told or ["/m 0", "/m1", "/m2"]}
 

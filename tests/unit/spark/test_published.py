@@ -27,9 +27,9 @@ from glidemq_orchestrate.spark.published.locations.version import (
     Publication,
     Version,
     epoch_of,
-    found,
     name_of,
     newest_first,
+    publications_in,
     visible,
 )
 from glidemq_orchestrate.worker.handlers.context import Reporter
@@ -137,9 +137,9 @@ class TestVersions:
     def test_what_a_result_names_is_found_also_inside_of_it(self) -> None:
         one, two = Publication("/t", "7-0123456789ab"), Publication("s3a://b/t", "8-0123456789ab")
         result: Any = {"rows": 3, "tables": [one.result(rows=3), {"deep": two.result()}], "x": None}
-        assert list(found(result)) == [one, two]
-        assert list(found({"published": {"location": 7, "name": "7-0123456789ab"}})) == []
-        assert list(found({"published": {"location": "/t", "name": "../../etc"}})) == []
+        assert list(publications_in(result)) == [one, two]
+        assert list(publications_in({"published": {"location": 7, "name": "7-0123456789ab"}})) == []
+        assert list(publications_in({"published": {"location": "/t", "name": "../../etc"}})) == []
 
 
 class TestAcceptance:
@@ -214,7 +214,7 @@ class TestAcceptance:
 
     def test_many_make_the_same_version_at_once(self, tmp_path: Path) -> None:
         result = publish_files(context(), str(tmp_path), write("x"))
-        (place,) = found(result)
+        (place,) = publications_in(result)
         folder, made = Folder(LocalStore(tmp_path)), list[bool]()
         threads = [threading.Thread(target=lambda: made.append(folder.make(place.name))) for _ in range(8)]
         for thread in threads:
@@ -261,7 +261,7 @@ def killed(location: Path, gap: str) -> None:
         result: Any = publish_files(ctx, str(location), half)
         if gap == "before the acceptance":
             die()
-        (place,) = found(result)
+        (place,) = publications_in(result)
         Folder(LocalStore(location)).make(place.name)
     finally:
         os._exit(1)

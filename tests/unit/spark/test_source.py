@@ -213,7 +213,7 @@ def test_the_reader_passes_for_one_that_pushes_nothing_until_it_is_asked() -> No
     assert type(reader).pushFilters is api.DataSourceReader.pushFilters
     filters = [api.EqualTo(("queue",), "etl"), api.Not(api.EqualTo(("state",), "failed"))]
     assert push(filters) == filters, "Spark applies all of them again"
-    assert (reader._wanted.queues, reader._wanted.states) == (("etl",), None)
+    assert (reader._scan.queues, reader._scan.states) == (("etl",), None)
 
 
 def test_the_id_of_a_job_is_made_from_the_write_and_the_key() -> None:

@@ -25,10 +25,10 @@ from glidemq_orchestrate.spark.published.locations.version import (
     MANIFEST,
     VERSIONS,
     Version,
-    counting,
+    attempts_without_version,
     file_of,
     is_older,
-    uncounted,
+    version_names,
     versions,
     visible,
 )
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """A location, and how the attempts there come to count.
+    """A location, and how the attempts there become visible.
 
     Attributes:
         location: Its name in results.
@@ -56,7 +56,7 @@ class Target(Protocol):
         """See the class."""
 
     def make(self, name: str) -> bool:
-        """Make an accepted attempt count. Repeatable; false if its data are gone.
+        """Make the version of an accepted attempt. Repeatable; false if its data are gone.
 
         Raises:
             Exception: What the store or the catalog raises.
@@ -92,7 +92,7 @@ def tidy(
     replaced: Duration | None = None,
     spark: SparkSession | None = None,
 ) -> int:
-    """Remove the data of attempts that never counted, and optionally old versions.
+    """Remove the data of attempts without a version, and optionally old versions.
 
     A worker does this without ``replaced`` after a publication, at most once an hour. Repeatable; a kill
     leaves only what the next call removes. Ages are measured by the clock of this machine; a worker uses the
@@ -119,7 +119,7 @@ def tidy(
     return target_of(location, spark).tidy(kept, span, int(time.time() * 1000))
 
 
-def tidy_now_and_then(target: Target, now_ms: int) -> None:
+def tidy_hourly(target: Target, now_ms: int) -> None:
     """Tidy a location unless this process has done that within the hour; errors are logged.
 
     Args:
@@ -159,7 +159,7 @@ class Folder:
 
     def tidy(self, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
         """See ``Target.tidy``."""
-        known, removed = set(counting(self.store)), 0
+        known, removed = set(version_names(self.store)), 0
         if replaced is not None:
             found = list(versions(self.store))
             needed = {version.name for version, _ in visible(found)}
@@ -168,7 +168,7 @@ class Folder:
                     self.store.remove(file_of(version.name))
                     self.store.remove(f"{ATTEMPTS}/{version.name}")
                     removed += 1
-        for name in uncounted(self.store, known, grace, now_ms):
+        for name in attempts_without_version(self.store, known, grace, now_ms):
             self.store.remove(f"{ATTEMPTS}/{name}")
             removed += 1
         remove_half_written(self.store, grace, now_ms)
@@ -187,7 +187,7 @@ _GROWS: Final = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
 """Types that each hold all values of the types before them."""
 
 
-def fitted(frame: DataFrame, columns: Sequence[str], store: Store) -> tuple[DataFrame, list[str]]:
+def fit_to_table(frame: DataFrame, columns: Sequence[str], store: Store) -> tuple[DataFrame, list[str]]:
     """A frame and its partition columns, with the names and types of the table; unchanged for a new table.
 
     Raises:

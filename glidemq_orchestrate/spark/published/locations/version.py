@@ -174,12 +174,12 @@ class Publication:
         return cls(location, name) if is_one else None
 
     def result(self, **more: Json) -> dict[str, Json]:
-        """The part of a step's result that ``found`` finds."""
+        """The part of a step's result that ``publications_in`` finds."""
         here: dict[str, Json] = {"location": self.location, "name": self.name, "path": self.path}
         return {FIELD: {**here, **more}}
 
 
-def found(result: Json, depth: int = _MAX_DEPTH) -> Iterator[Publication]:
+def publications_in(result: Json, depth: int = _MAX_DEPTH) -> Iterator[Publication]:
     """The publications in the result of a step, including nested objects and lists."""
     if isinstance(result, dict):
         fields = result.get(FIELD)
@@ -190,28 +190,28 @@ def found(result: Json, depth: int = _MAX_DEPTH) -> Iterator[Publication]:
     inner = result.values() if isinstance(result, dict) else result if isinstance(result, list) else ()
     if depth > 0:
         for value in inner:
-            yield from found(value, depth - 1)
+            yield from publications_in(value, depth - 1)
 
 
 def file_of(name: str) -> str:
-    """The file that makes an attempt count."""
+    """The file of a version, which makes its attempt visible."""
     return f"{VERSIONS}/{name}{_SUFFIX}"
 
 
-def counting(store: Store) -> list[str]:
-    """The names of the attempts that count, the newest first."""
+def version_names(store: Store) -> list[str]:
+    """The names of the attempts with a version, the newest first."""
     return newest_first(name.removesuffix(_SUFFIX) for name in store.names(VERSIONS))
 
 
 def versions(store: Store) -> Iterator[Version]:
-    """The versions that count, the newest first; each is read on demand."""
-    for name in counting(store):
+    """The versions, the newest first; each is read on demand."""
+    for name in version_names(store):
         if (text := store.read(file_of(name))) is not None:
             yield Version.read(text)
 
 
-def uncounted(store: Store, known: set[str], grace: timedelta, now_ms: int) -> list[str]:
-    """The attempts that are not known to count, and are older than the grace."""
+def attempts_without_version(store: Store, known: set[str], grace: timedelta, now_ms: int) -> list[str]:
+    """The attempts that have no version, and are older than the grace."""
     return [
         name
         for name in newest_first(store.names(ATTEMPTS))

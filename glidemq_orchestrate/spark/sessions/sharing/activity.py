@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from glidemq_orchestrate.spark.sessions.sharing.context import share_context
 from glidemq_orchestrate.spark.sessions.sharing.current import (
     Calls,
-    Current,
-    be_active,
+    CurrentStep,
+    activate,
     bind_threads,
     current,
     guard_connections,
@@ -38,9 +38,9 @@ def active(spark: SparkSession, calls: Calls | None = None, tag: str = "") -> It
     At the end its threads can no longer call Spark, RDDs that it has cached are released, and its streams are
     stopped.
     """
-    step = Current(spark, calls or Calls(), tag)
+    step = CurrentStep(spark, calls or Calls(), tag)
     token = current.set(step)
-    deactivate = be_active(step)
+    deactivate = activate(step)
     try:
         yield
     finally:
@@ -57,7 +57,7 @@ def install() -> None:
     """Replace the methods of PySpark, Py4J and threads. Repeatable."""
     from pyspark.sql import SparkSession
 
-    _give_steps_their_own(SparkSession)
+    _isolate_steps(SparkSession)
     bind_threads(with_properties)
     guard_connections()
     share_context()
@@ -72,11 +72,11 @@ def install_for_connect() -> None:
 
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # PySpark's functions read it
     for sessions in (SparkSession, ConnectSession):
-        _give_steps_their_own(sessions)
+        _isolate_steps(sessions)
     bind_threads(in_context)
 
 
-def _give_steps_their_own(sessions: Any) -> None:
+def _isolate_steps(sessions: Any) -> None:
     """Replace the methods of a session class that would give a step another session, or end others."""
     sessions.stop = unless_in_step(sessions.stop)
     sessions.getActiveSession = classmethod(_of_step(sessions.getActiveSession.__func__))

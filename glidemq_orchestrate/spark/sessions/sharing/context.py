@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.sessions.sharing.current import (
-    Current,
+    CurrentStep,
     Method,
     current,
     in_step,
@@ -90,7 +90,7 @@ def _keeping_tag(clear: Method) -> Method:
 
 
 def _set_group(
-    _step: Current,
+    _step: CurrentStep,
     method: Method,
     context: Any,
     groupId: str,  # noqa: N803
@@ -102,12 +102,12 @@ def _set_group(
     method(context, groupId, description, interruptOnCancel=False)
 
 
-def _cancel_all(step: Current, _method: Method, context: Any) -> None:
+def _cancel_all(step: CurrentStep, _method: Method, context: Any) -> None:
     context._jsc.cancelJobsWithTag(step.tag)  # noqa: SLF001  what PySpark's does
 
 
 def _cancel_own(which: str) -> Callable[..., None]:
-    def cancel(step: Current, _method: Method, context: Any, name: str) -> None:
+    def cancel(step: CurrentStep, _method: Method, context: Any, name: str) -> None:
         java = context._jsc.sc()  # noqa: SLF001
         tracker = java.statusTracker()
         own = set(tracker.getJobIdsForTag(step.tag))
@@ -132,17 +132,17 @@ def _directory(context: Any, directory: Any) -> Iterator[Any]:
             put(before)
 
 
-def _set_checkpoints(step: Current, method: Method, context: Any, dirName: str) -> None:  # noqa: N803  PySpark's
+def _set_checkpoints(step: CurrentStep, method: Method, context: Any, dirName: str) -> None:  # noqa: N803  PySpark's
     with _directory(context, None) as java:
         method(context, dirName)
         step.checkpoints = java.checkpointDir()
 
 
-def _get_checkpoints(step: Current, method: Method, context: Any) -> Any:
+def _get_checkpoints(step: CurrentStep, method: Method, context: Any) -> Any:
     return method(context) if step.checkpoints is None else step.checkpoints.get()
 
 
-def _checkpoint_set(step: Current, method: Method, data: Any) -> None:
+def _checkpoint_set(step: CurrentStep, method: Method, data: Any) -> None:
     if step.checkpoints is None:
         method(data)
         return
@@ -150,7 +150,7 @@ def _checkpoint_set(step: Current, method: Method, data: Any) -> None:
         method(data)
 
 
-def _checkpoint_frame(step: Current, method: Method, frame: Any, eager: bool = True) -> Any:  # noqa: FBT001, FBT002
+def _checkpoint_frame(step: CurrentStep, method: Method, frame: Any, eager: bool = True) -> Any:  # noqa: FBT001, FBT002
     if step.checkpoints is None:
         return method(frame, eager)
     with _directory(frame.sparkSession.sparkContext, step.checkpoints):
@@ -173,19 +173,19 @@ def _noting(method: Method, note: Callable[..., None]) -> Method:
     return noted
 
 
-def _note_cached(step: Current, data: Any) -> None:
+def _note_cached(step: CurrentStep, data: Any) -> None:
     step.undo["cached", id(data)] = data.unpersist  # a reference to the data, so its id is not reused
 
 
-def _forget_cached(step: Current, data: Any) -> None:
+def _forget_cached(step: CurrentStep, data: Any) -> None:
     step.undo.pop(("cached", id(data)), None)
 
 
-def _note_stream(step: Current, _writer: Any) -> None:
+def _note_stream(step: CurrentStep, _writer: Any) -> None:
     step.undo["streams", 0] = functools.partial(stop_streams, step.spark)
 
 
-def _broadcast(step: Current, method: Method, context: Any, value: Any) -> Any:
+def _broadcast(step: CurrentStep, method: Method, context: Any, value: Any) -> Any:
     """A variable whose file ends with the step; PySpark would keep it as long as the context."""
     made = method(context, value)
     step.undo[f"broadcast {made._path}", 0] = functools.partial(_release, weakref.ref(made), made._path)  # noqa: SLF001
@@ -200,7 +200,7 @@ def _release(made: Callable[[], Any], path: str) -> None:
 
 
 def _for_each_batch(
-    _step: Current, method: Method, writer: Any, func: Callable[..., Any], *given: Any, **named: Any
+    _step: CurrentStep, method: Method, writer: Any, func: Callable[..., Any], *given: Any, **named: Any
 ) -> Any:
     """Java calls the function in a thread that belongs to no step, so it gets the context of this one."""
     about = contextvars.copy_context()

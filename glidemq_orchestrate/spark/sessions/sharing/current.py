@@ -28,7 +28,7 @@ logger = logging.getLogger("glidemq_orchestrate.spark")
 Method = Callable[..., Any]
 
 
-class StepOver(Exception):
+class StepEnded(Exception):
     """A thread has called Spark after the step that started it had ended."""
 
 
@@ -55,13 +55,13 @@ class Calls:
         """Run a call.
 
         Raises:
-            StepOver: The step has ended.
+            StepEnded: The step has ended.
         """
         if threading.get_ident() == self._owner:
             return call()
         with self._lock:
             if self._is_over:
-                raise StepOver(
+                raise StepEnded(
                     "the step that started this thread has ended, and so has its session. Fix: wait for the "
                     "threads in the step, and create a thread pool in the step that uses it"
                 )
@@ -74,7 +74,7 @@ class Calls:
 
 
 @dataclass(slots=True)
-class Current:
+class CurrentStep:
     """A step that runs.
 
     Attributes:
@@ -92,10 +92,10 @@ class Current:
     checkpoints: Any = None
 
 
-current: Final[contextvars.ContextVar[Current | None]] = contextvars.ContextVar("step", default=None)
+current: Final[contextvars.ContextVar[CurrentStep | None]] = contextvars.ContextVar("step", default=None)
 
 
-def be_active(step: Current) -> Callable[[], None]:
+def activate(step: CurrentStep) -> Callable[[], None]:
     """Make the session of a step the active one of this thread in Java; returns a function that undoes it.
 
     Java reads types by the settings of the active session, as in ``schema("at timestamp")``; without one it
@@ -151,7 +151,7 @@ def in_step(method: Method, instead: Callable[..., Any]) -> Method:
     return called
 
 
-Bind = Callable[[Current, Callable[..., Any]], Callable[..., Any]]
+Bind = Callable[[CurrentStep, Callable[..., Any]], Callable[..., Any]]
 """Makes a function run as part of a step, in any thread."""
 
 
@@ -173,18 +173,18 @@ def guard_connections() -> None:
     connections.connect_to_java_server = _without_timeout(connections.connect_to_java_server)
 
 
-def in_context(_step: Current, run: Callable[..., Any]) -> Callable[..., Any]:
+def in_context(_step: CurrentStep, run: Callable[..., Any]) -> Callable[..., Any]:
     """Bind a function to a step by the context variables of the caller, which name the step."""
     return functools.partial(contextvars.copy_context().run, run)
 
 
-def with_properties(step: Current, run: Callable[..., Any]) -> Callable[..., Any]:
+def with_properties(step: CurrentStep, run: Callable[..., Any]) -> Callable[..., Any]:
     """Bind a function to a step, with the properties of the caller's thread in Java too."""
     from pyspark import __version__, inheritable_thread_target
 
     @functools.wraps(run)
     def begun(*given: Any, **named: Any) -> Any:
-        be_active(step)
+        activate(step)
         return run(*given, **named)
 
     inheriting: Callable[..., Any] = begun

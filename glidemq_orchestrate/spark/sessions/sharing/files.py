@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.spark.failures import SessionUnfit
-from glidemq_orchestrate.spark.sessions.sharing.current import Current, Method, in_step
+from glidemq_orchestrate.spark.sessions.sharing.current import CurrentStep, Method, in_step
 
 _FILES: Final = "addedFiles"
 _ARCHIVES: Final = "addedArchives"
@@ -49,7 +49,7 @@ def share_files() -> None:
 
 
 def add_file(
-    step: Current,
+    step: CurrentStep,
     method: Method,
     context: Any,
     path: str,
@@ -64,25 +64,25 @@ def add_file(
         _add(step, context, _FILES, path, lambda: method(context, path, recursive))
 
 
-def add_archive(step: Current, method: Method, context: Any, path: str) -> None:
+def add_archive(step: CurrentStep, method: Method, context: Any, path: str) -> None:
     """Replace ``SparkContext.addArchive``; see ``add_file``."""
     with _adding:
         _check_code(path)
         _add(step, context, _ARCHIVES, path, lambda: method(context, path))
 
 
-def add_py_file(_step: Current, method: Method, context: Any, path: str) -> None:
+def add_py_file(_step: CurrentStep, method: Method, context: Any, path: str) -> None:
     """Replace ``SparkContext.addPyFile``, which calls ``addFile``; see there."""
     with _adding:
         _check_code(path)
         method(context, path)
 
 
-def _add(step: Current, context: Any, kind: str, path: str, add: Callable[[], None]) -> None:
+def _add(step: CurrentStep, context: Any, kind: str, path: str, add: Callable[[], None]) -> None:
     known = _known(context, kind)
     same = [one for one in known if _name(one) == _name(path)]
-    if same and not _is_what_is_there(path, same):
-        raise _unfit(path)
+    if same and not _is_same_file(path, same):
+        raise _name_conflict(path)
     add()
     for place in _known(context, kind):
         if _name(place) == _name(path) and (place not in known or _users[kind, place]):
@@ -99,9 +99,9 @@ def _remove(context: Any, kind: str, place: str) -> None:
             return
         del _users[kind, place]
         added = getattr(context._jsc.sc(), kind)()  # noqa: SLF001  there is no other way
-        for name in list(_python(added.keys().toSeq())):
+        for name in list(_as_list(added.keys().toSeq())):
             added.apply(name).remove(place)
-        _forget(context, _there(place))
+        _forget(context, _copy_of(place))
 
 
 def _forget(context: Any, file: Path) -> None:
@@ -119,10 +119,10 @@ def _check_code(path: str) -> None:
     here = _local(path)
     code = hashlib.sha256(here.read_bytes()).hexdigest() if here is not None and here.is_file() else path
     if _code.setdefault(_name(path), code) != code:
-        raise _unfit(path)
+        raise _name_conflict(path)
 
 
-def _unfit(path: str) -> SessionUnfit:
+def _name_conflict(path: str) -> SessionUnfit:
     return SessionUnfit(
         f"another step of this session has added a different file {_name(path)}",
         'Spark has one file of a name for all steps of a session. Fix: use "session": "own", or another name',
@@ -133,20 +133,20 @@ def _known(context: Any, kind: str) -> list[str]:
     return list(context.listFiles if kind == _FILES else context.listArchives)
 
 
-def _python(items: Any) -> list[str]:
+def _as_list(items: Any) -> list[str]:
     return [items.apply(number) for number in range(items.size())]
 
 
-def _is_what_is_there(path: str, known: list[str]) -> bool:
+def _is_same_file(path: str, known: list[str]) -> bool:
     """Whether a file has the contents that the session has; files elsewhere are compared by their path."""
-    here, there = _local(path), _there(path)
+    here, there = _local(path), _copy_of(path)
     if here is not None and here.is_file() and there.is_file():
         return filecmp.cmp(here, there, shallow=False)
     places = {_local(one) or one for one in known}
     return (here or path) in places
 
 
-def _there(path: str) -> Path:
+def _copy_of(path: str) -> Path:
     """The copy that Spark makes of a file."""
     from pyspark import SparkFiles
 

@@ -57,7 +57,7 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in found])
 
 
-def fitted_rows(frame: DataFrame, table: Table) -> DataFrame:
+def fit_rows(frame: DataFrame, table: Table) -> DataFrame:
     """The frame with the columns of a table, in their order and with their types.
 
     Raises:

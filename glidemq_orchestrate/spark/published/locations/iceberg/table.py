@@ -33,11 +33,11 @@ from glidemq_orchestrate.spark.published.locations.version import (
     MANIFEST,
     NotPublished,
     Version,
-    counting,
+    attempts_without_version,
     epoch_of,
     file_of,
     newest_first,
-    uncounted,
+    version_names,
 )
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
@@ -52,7 +52,7 @@ MAX_TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
 COMMITTED: Final = "glidemq.committed."
 """The prefix of a table property with the name of a committed attempt."""
-MAX_FORGOTTEN: Final = 100
+MAX_REMOVED: Final = 100
 """How many of these properties a commit checks for removal."""
 
 
@@ -145,7 +145,7 @@ class IcebergTable:
             now = self.table.catalog.load_table(self.table.name())
         except NoSuchTableError:
             now = None
-        if now is None or not _is_alike(self.table, now):
+        if now is None or not _has_same_layout(self.table, now):
             raise TableChanged(
                 f"the columns or partitions of {self.location} were changed while the rows were written"
             )
@@ -157,7 +157,7 @@ class IcebergTable:
             return True
         text = self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
         if text is None:
-            return self._has(name)
+            return self._is_committed(name)
         version = Version.read(text)
         for _ in range(MAX_TRIES):
             if self._commit(version):
@@ -175,7 +175,7 @@ class IcebergTable:
             raise Unrecoverable(
                 f"{self.location}: old rows of a table of Iceberg end with its snapshots. Fix: expire these"
             )
-        names = uncounted(self.store, set(counting(self.store)), grace, now_ms)
+        names = attempts_without_version(self.store, set(version_names(self.store)), grace, now_ms)
         if not names:
             return 0
         files = self.table.refresh().inspect.all_files().column("file_path").to_pylist()
@@ -185,7 +185,7 @@ class IcebergTable:
             self.store.remove(f"{ATTEMPTS}/{name}")
         return len(unused)
 
-    def _has(self, name: str) -> bool:
+    def _is_committed(self, name: str) -> bool:
         """Whether an attempt is committed."""
         is_noted = f"{COMMITTED}{name}" in self.table.properties
         return is_noted or any(change.name == name for change in self._in_snapshots())
@@ -195,7 +195,7 @@ class IcebergTable:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
-        if self._has(version.name):
+        if self._is_committed(version.name):
             return True
         table, change = self.table, Change.of(version)
         self._check(version)
@@ -214,8 +214,8 @@ class IcebergTable:
                 self._replace(changing, left)
                 if files:
                     changing.add_files(files, snapshot_properties=left.summary())
-                if forgotten := self._forgotten():
-                    changing.remove_properties(*forgotten)
+                if obsolete := self._obsolete_properties():
+                    changing.remove_properties(*obsolete)
                 changing.set_properties({f"{COMMITTED}{version.name}": left.replaces})
         except CommitFailedException:
             return False
@@ -245,19 +245,19 @@ class IcebergTable:
             if name.endswith(".parquet") and not name.startswith(("_", "."))
         ]
 
-    def _forgotten(self) -> list[str]:
+    def _obsolete_properties(self) -> list[str]:
         """The properties of attempts that have a file in ``versions``."""
-        noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MAX_FORGOTTEN]
+        noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MAX_REMOVED]
         return [name for name in noted if self.store.read(file_of(name.removeprefix(COMMITTED))) is not None]
 
     def _changes(self, change: Change) -> Sequence[Change]:
         """The changes in the snapshots; if some have expired, also the later attempts that count."""
         found = list(self._in_snapshots())
-        if self._is_whole():
+        if self._has_all_snapshots():
             return found
         known = {one.name for one in found}
         noted = [name.removeprefix(COMMITTED) for name in self.table.properties if name.startswith(COMMITTED)]
-        for name in newest_first({*counting(self.store), *noted} - known):
+        for name in newest_first({*version_names(self.store), *noted} - known):
             if (epoch_of(name) or 0) <= change.epoch:
                 break
             text = self.store.read(file_of(name)) or self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
@@ -270,7 +270,7 @@ class IcebergTable:
         read = [Change.read(summary.additional_properties) for summary in summaries if summary is not None]
         return [change for change in read if change is not None]
 
-    def _is_whole(self) -> bool:
+    def _has_all_snapshots(self) -> bool:
         """Whether the table still has all its snapshots; those of format 1 have no numbers."""
         snapshots = self.table.snapshots()
         if not snapshots:
@@ -293,7 +293,7 @@ class IcebergTable:
             )
 
 
-def _is_alike(one: Table, other: Table) -> bool:
+def _has_same_layout(one: Table, other: Table) -> bool:
     return (
         one.metadata.table_uuid == other.metadata.table_uuid
         and one.schema().fields == other.schema().fields
