@@ -31,7 +31,7 @@ TRIES: Final = 3
 MAX_THREADS: Final = 8
 END_SECONDS: Final = 5.0
 BY_ITSELF_SECONDS: Final = 1.0
-LOOK_SECONDS: Final = 0.01
+POLL_SECONDS: Final = 0.01
 
 Forward = Callable[[str, str, str], Awaitable[None]]
 """Called with a token, ``progress``, ``log``, ``message`` or ``check``, and a text; awaited each time."""
@@ -225,7 +225,7 @@ class _Process:
         until = time.monotonic() + BY_ITSELF_SECONDS
         # Not join: it would block if the process had written to the wrong file.
         while (code := process.exitcode) is None and time.monotonic() < until:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         if code is None:
             return "the handler's process closed the connection to its worker"
         if code < 0:

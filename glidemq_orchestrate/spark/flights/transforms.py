@@ -11,19 +11,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window  # noqa: TID253
 from pyspark.sql import functions as fn  # noqa: TID253
-from pyspark.sql.types import (  # noqa: TID253
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType, StructField, StructType  # noqa: TID253
 
 NEW_YORK: Final = "America/New_York"
 LATE_AFTER_MIN: Final = 15
@@ -292,8 +280,13 @@ def _text(names: str) -> StructType:
     return StructType([StructField(name, StringType()) for name in names.split()])
 
 
-def _table(columns: dict[str, DataType], *, required: tuple[str, ...]) -> StructType:
-    return StructType([StructField(name, kind, name not in required) for name, kind in columns.items()])
+def _table(columns: str) -> StructType:
+    """A schema from lines with a name and a type; ``?`` follows the types of columns that may be null."""
+    schema = StructType()
+    for line in columns.split("\n")[1:-1]:
+        name, kind = line.split()
+        schema.add(name, kind.rstrip("?"), kind.endswith("?"))
+    return schema
 
 
 RAW_FLIGHTS: Final = _text(
@@ -307,56 +300,46 @@ RAW_PLANES: Final = _text("tailnum year type manufacturer model engines seats sp
 RAW_AIRLINES: Final = _text("carrier name")
 RAW_AIRPORTS: Final = _text("faa name lat lon alt tz dst tzone")
 
-FLIGHTS: Final = _table(
-    {
-        "flight_key": StringType(),
-        "flight_date": DateType(),
-        "month": IntegerType(),
-        "carrier": StringType(),
-        "flight_number": IntegerType(),
-        "tail_number": StringType(),
-        "origin": StringType(),
-        "destination": StringType(),
-        "departure_hour": IntegerType(),
-        "scheduled_departure_utc": TimestampType(),
-        "scheduled_departure_local": TimestampNTZType(),
-        "actual_departure_utc": TimestampType(),
-        "weather_hour_utc": TimestampType(),
-        "departure_delay_min": IntegerType(),
-        "arrival_delay_min": IntegerType(),
-        "air_time_min": IntegerType(),
-        "distance_miles": IntegerType(),
-        "cancelled": BooleanType(),
-    },
-    required=(
-        *("flight_key", "flight_date", "month", "carrier", "flight_number", "origin", "destination"),
-        *("departure_hour", "scheduled_departure_utc", "scheduled_departure_local", "weather_hour_utc"),
-        *("distance_miles", "cancelled"),
-    ),
-)
+FLIGHTS: Final = _table("""
+flight_key string
+flight_date date
+month integer
+carrier string
+flight_number integer
+tail_number string?
+origin string
+destination string
+departure_hour integer
+scheduled_departure_utc timestamp
+scheduled_departure_local timestamp_ntz
+actual_departure_utc timestamp?
+weather_hour_utc timestamp
+departure_delay_min integer?
+arrival_delay_min integer?
+air_time_min integer?
+distance_miles integer
+cancelled boolean
+""")
 """One row per flight that was planned; the transforms document each column.
 
-``required`` columns are never null in files, though Parquet itself marks every column as nullable.
+Columns without ``?`` are never null in files, though Parquet itself marks every column as nullable.
 """
 
-DELAYS: Final = _table(
-    {
-        "section": StringType(),
-        "key": StringType(),
-        "label": StringType(),
-        "flights": LongType(),
-        "cancelled": LongType(),
-        "departed": LongType(),
-        "arrived": LongType(),
-        "departure_delay_mean_min": DoubleType(),
-        "departure_delay_p50_min": DoubleType(),
-        "departure_delay_p90_min": DoubleType(),
-        "departed_late_share": DoubleType(),
-        "arrival_delay_mean_min": DoubleType(),
-        "arrival_delay_p50_min": DoubleType(),
-        "arrival_delay_p90_min": DoubleType(),
-        "arrived_late_share": DoubleType(),
-    },
-    required=("section", "key", "label", "flights", "cancelled", "departed", "arrived"),
-)
+DELAYS: Final = _table("""
+section string
+key string
+label string
+flights long
+cancelled long
+departed long
+arrived long
+departure_delay_mean_min double?
+departure_delay_p50_min double?
+departure_delay_p90_min double?
+departed_late_share double?
+arrival_delay_mean_min double?
+arrival_delay_p50_min double?
+arrival_delay_p90_min double?
+arrived_late_share double?
+""")
 """One row per section and key; also the columns of ``report.parquet``. See ``transforms.delays``."""

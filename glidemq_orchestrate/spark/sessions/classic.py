@@ -22,6 +22,7 @@ from glidemq_orchestrate.spark.sessions.progress import (
     StageProgress,
     Starvation,
     facts_of,
+    summed,
 )
 from glidemq_orchestrate.spark.sessions.sharing.activity import active, install
 from glidemq_orchestrate.spark.sessions.sharing.context import sessions_on, stop_streams
@@ -175,7 +176,7 @@ def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation:
     began, since = time.monotonic(), time.time()
     with suppress(Exception):  # the JVM has ended: the step itself fails and reports it
         progress = StageProgress(context, tag)
-        shown = {"stages_done": 0, "stages": 0, "tasks_done": 0, "tasks": 0}
+        shown = summed(())
         page = {"ui": context.uiWebUrl} if context.uiWebUrl else {}
         due = time.monotonic() + REPORT_SECONDS
         ended = False

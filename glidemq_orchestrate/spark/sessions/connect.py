@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone
-from glidemq_orchestrate.spark.sessions.progress import POLL_SECONDS, REPORT_SECONDS
+from glidemq_orchestrate.spark.sessions.progress import POLL_SECONDS, REPORT_SECONDS, summed
 from glidemq_orchestrate.spark.sessions.sharing.activity import active, install_for_connect
 from glidemq_orchestrate.spark.setup.request import StepRequest, configure, identify
 from glidemq_orchestrate.spark.setup.settings import (
@@ -209,9 +209,7 @@ class _Counts:
         )
 
     def read(self) -> dict[str, int]:
-        names = ("stages_done", "stages", "tasks_done", "tasks")
-        columns = list(zip(*list(self._operations.values()), strict=True)) or [()] * len(names)
-        return {name: sum(column) for name, column in zip(names, columns, strict=True)}
+        return summed(list(self._operations.values()))
 
 
 @contextmanager
@@ -222,7 +220,7 @@ def _watched(spark: SparkSession, ctx: Context) -> Iterator[None]:
     sessions.registerProgressHandler(counts)
 
     def watch() -> None:
-        shown, due = _Counts().read(), time.monotonic() + REPORT_SECONDS
+        shown, due = summed(()), time.monotonic() + REPORT_SECONDS
         ended = False
         while not ended:
             ended = done.wait(POLL_SECONDS)

@@ -28,6 +28,13 @@ POLL_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
 
 
+def summed(counts: Iterable[tuple[int, int, int, int]]) -> dict[str, int]:
+    """The sums of ``stages_done``, ``stages``, ``tasks_done`` and ``tasks``."""
+    names = ("stages_done", "stages", "tasks_done", "tasks")
+    columns = list(zip(*counts, strict=True)) or [()] * len(names)
+    return {name: sum(column) for name, column in zip(names, columns, strict=True)}
+
+
 class StageProgress:
     """Counts the stages and tasks of the Spark jobs in one group.
 
@@ -39,20 +46,14 @@ class StageProgress:
     def __init__(self, context: SparkContext, group: str) -> None:
         self._tracker = context.statusTracker()
         self._group = group
-        self._ended: dict[int, tuple[int, int, int]] = {}
+        self._ended: set[int] = set()
         self._seen: dict[int, tuple[int, int, int, int]] = {}
 
     def read(self) -> dict[str, int]:
-        """Return the current ``stages_done``, ``stages``, ``tasks_done`` and ``tasks``."""
-        for number in self._tracker.getJobIdsForGroup(self._group):
+        """Return the current counts, as ``summed``."""
+        for number in set(self._tracker.getJobIdsForGroup(self._group)) - self._ended:
             self._seen[number] = self._job(number)
-        counts = list(self._seen.values())
-        return {
-            "stages_done": sum(count[0] for count in counts),
-            "stages": sum(count[1] for count in counts),
-            "tasks_done": sum(count[2] for count in counts),
-            "tasks": sum(count[3] for count in counts),
-        }
+        return summed(self._seen.values())
 
     @property
     def jobs(self) -> list[int]:
@@ -60,9 +61,6 @@ class StageProgress:
         return sorted(self._seen)
 
     def _job(self, number: int) -> tuple[int, int, int, int]:
-        if number in self._ended:
-            stages_done, stages, tasks = self._ended[number]
-            return stages_done, stages, tasks, tasks
         job = self._tracker.getJobInfo(number)
         if job is None:
             return self._seen.get(number, (0, 0, 0, 0))
@@ -70,7 +68,7 @@ class StageProgress:
         started = [info for info in infos if info is not None]
         tasks_done = sum(info.numCompletedTasks for info in started)
         if job.status == "SUCCEEDED":
-            self._ended[number] = (len(infos), len(infos), tasks_done)
+            self._ended.add(number)
             return len(infos), len(infos), tasks_done, tasks_done
         done = sum(info.numCompletedTasks >= info.numTasks for info in started)
         return done, len(infos), tasks_done, sum(info.numTasks for info in started)

@@ -59,11 +59,6 @@ def identity_of(title: str, ctx: Context) -> dict[str, str]:
     }
 
 
-def user_of(identity: Mapping[str, str]) -> str:
-    """The user of an identity; empty if there is none."""
-    return identity.get(f"{IDENTITY_PREFIX}{USER_FIELD}", "")
-
-
 STEP_CONF_VARIABLE: Final = "GLIDEMQ_SPARK_STEP_CONF"
 RESOURCES: Final = (
     "spark.cores.max",
@@ -213,7 +208,7 @@ class StepRequest:
 
     def description(self, ctx: Context) -> str:
         """Its name on Spark's own pages."""
-        user = user_of(self.identity)
+        user = self.identity.get(f"{IDENTITY_PREFIX}{USER_FIELD}", "")
         of_user = f", {user}" if user else ""
         return f"{ctx.queue}: {ctx.node or self.title} ({ctx.job_id}, attempt {ctx.attempt}{of_user})"
 

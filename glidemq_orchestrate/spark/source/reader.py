@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from pyspark.sql import datasource as api  # noqa: TID253  the importers of this module have it
 
@@ -13,18 +13,13 @@ from glidemq_orchestrate.spark.source.options import Link
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.spark.source.tables import record_batch
 
-
-class _Table(NamedTuple):
-    plan: Any
-    rows: Any
-
-
-_TABLES: Final[Mapping[str, _Table]] = {
-    "jobs": _Table(jobs.plan, jobs.rows),
-    "flows": _Table(flows.plan, flows.rows),
-    "nodes": _Table(flows.plan_nodes, flows.node_rows),
-    "events": _Table(events.plan, events.rows),
+_TABLES: Final[Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]]] = {
+    "jobs": (jobs.plan, jobs.rows),
+    "flows": (flows.plan, flows.rows),
+    "nodes": (flows.plan_nodes, flows.node_rows),
+    "events": (events.plan, events.rows),
 }
+"""How each table is divided into parts, and how the rows of a part are read."""
 _OPERATORS: Final = {
     "EqualTo": "=",
     "EqualNullSafe": "=",
@@ -46,18 +41,19 @@ class TableReader(api.DataSourceReader):
     def partitions(self) -> Sequence[api.InputPartition]:
         """The parts; each becomes a task."""
         with Link(self._settings) as link:
-            parts = _TABLES[self._scan.table].plan(link, self._scan)
+            plan, _ = _TABLES[self._scan.table]
+            parts = plan(link, self._scan)
         return [api.InputPartition(part) for part in parts]
 
     def read(self, partition: api.InputPartition | None) -> Iterator[Any]:
         """The rows of a part, as record batches."""
-        table = self._scan.table
+        _, read = _TABLES[self._scan.table]
         if partition is None or partition.value is None:  # Spark's, when there is none
             return
         with Link(self._settings) as link:
-            for rows in _TABLES[table].rows(link, partition.value, self._scan):
+            for rows in read(link, partition.value, self._scan):
                 if rows:
-                    yield record_batch(table, rows)
+                    yield record_batch(self._scan.table, rows)
 
     def narrow(self, filters: list[Any]) -> list[Any]:
         """Narrow the read by some of the filters. Returns the filters that Spark must apply.

@@ -26,25 +26,8 @@ if TYPE_CHECKING:
 _USES: Final = re.compile(rf"\busing\s+`?{NAME}\b", re.IGNORECASE)
 
 
-class _Registering:
-    """Registers in one thread at a time: of two concurrent registrations, Spark refuses one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def register(self, spark: SparkSession, source: type[GlideMQDataSource]) -> None:
-        with self._lock:
-            if hasattr(spark, "_jvm"):  # a session with a JVM: Spark looks the name up in the active one
-                spark.createDataFrame([], "one int")
-            spark.dataSource.register(source)
-
-    def after_fork(self) -> None:
-        """A thread that has the lock is not in the child."""
-        self._lock = threading.Lock()
-
-
-_registry: Final = _Registering()
-os.register_at_fork(after_in_child=_registry.after_fork)
+_lock = threading.Lock()
+"""Held during a registration: of two concurrent ones, Spark refuses one."""
 
 
 @functools.cache
@@ -73,7 +56,20 @@ def register(spark: SparkSession) -> None:
     Raises:
         ConfigurationError: PySpark is missing, or too old.
     """
-    _registry.register(spark, source_class())
+    source = source_class()
+    with _lock:
+        if hasattr(spark, "_jvm"):  # a session with a JVM: Spark looks the name up in the active one
+            spark.createDataFrame([], "one int")
+        spark.dataSource.register(source)
+
+
+def _renew_lock() -> None:
+    """Give a child a new lock: the thread that holds the old one may not be in the child."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @functools.cache
