@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueHandler
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import LeaseLost
@@ -229,53 +229,19 @@ class _Flow(FlowOfNode):
         await asyncio.to_thread(self.add_nodes, nodes, before=before)
 
 
-class _ToWorker(logging.Handler):
-    """Sends log records to the loggers of the worker."""
-
-    def __init__(self, wire: Wire) -> None:
-        super().__init__()
-        self._wire = wire
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # the worker has ended
-            self._wire.send("logged", 0, {name: _plain(value) for name, value in vars(record).items()})
-
-
-class _ToQueue(QueueHandler):
-    """Puts records in a queue, as text, with the traceback of an error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.process == _OWNER:  # a process that a step has forked has no sending thread
-            super().emit(record)
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """A copy that can be pickled."""
-        copy = logging.makeLogRecord(record.__dict__)
-        copy.msg, copy.args = record.getMessage(), None
-        if record.exc_info and not record.exc_text:
-            copy.exc_text = logging.Formatter().formatException(record.exc_info)
-        copy.exc_info = None
-        return copy
-
-
 _OWNER: Final = os.getpid()
 
 
-def _plain(value: object) -> object:
-    """A value that can be pickled, from any ``extra``."""
-    return value if value is None or type(value) in (str, int, float, bool) else str(value)
-
-
-class _Log:
+class _Log(QueueHandler):
     """Logs to the worker in a thread, because the caller may be in the middle of a message to it."""
 
     def __init__(self, wire: Wire, levels: Mapping[str, int]) -> None:
-        records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self._listener = QueueListener(records, _ToWorker(wire))
-        self._listener.start()
-        self._handler, self._levels = _ToQueue(records), {"": logging.WARNING, **levels}
+        super().__init__(queue.SimpleQueue())
+        self._wire, self._levels = wire, {"": logging.WARNING, **levels}
         for name, level in {"py4j": logging.WARNING, **levels}.items():  # it logs each connection
             logging.getLogger(name or None).setLevel(level)
+        self._sender = threading.Thread(target=self._send_all, name="log", daemon=True)
+        self._sender.start()
         self.restore()
 
     def restore(self) -> None:
@@ -283,12 +249,30 @@ class _Log:
         root = logging.getLogger()
         root.setLevel(self._levels[""])
         logging.disable(logging.NOTSET)
-        if self._handler not in root.handlers:
-            root.addHandler(self._handler)
+        if self not in root.handlers:
+            root.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.process == _OWNER:  # a process that a step has forked has no sending thread
+            super().emit(record)
+
+    def prepare(self, record: logging.LogRecord) -> dict[str, object]:
+        """The fields of a record, in a form that can be pickled, with the traceback of an error as text."""
+        fields = {**vars(record), "msg": record.getMessage(), "args": None, "exc_info": None}
+        if record.exc_info and not record.exc_text:
+            fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
+        plain = (type(None), str, int, float, bool)
+        return {name: value if type(value) in plain else str(value) for name, value in fields.items()}
 
     def stop(self) -> None:
         """Send the remaining records."""
-        self._listener.stop()
+        self.queue.put_nowait(None)
+        self._sender.join()
+
+    def _send_all(self) -> None:
+        while (fields := self.queue.get()) is not None:
+            with suppress(OSError):  # the worker has ended
+                self._wire.send("logged", 0, fields)
 
 
 def _default_signals() -> None:

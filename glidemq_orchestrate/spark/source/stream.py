@@ -59,19 +59,25 @@ class _Part:
         """The position before the events; the start of a queue that began again with its clock set back."""
         return START if _order(self.high.id) < _order(self.low.id) else self.low
 
-    def loss(self, read: int) -> str:
-        """A description of the missing events after so many were read; empty if none are missing."""
-        if read > max(self.count, 0):
-            return (
-                f"queue {self.queue} has begun again since it was last read, as it was obliterated or the "
-                "server was emptied; what it had before and was not read is gone"
-            )
-        if read == self.count:
-            return ""
+    def loss(self, read: int) -> tuple[str, str] | None:
+        """What is missing after so many events were read, and the fix; None if nothing is missing."""
+        remedy = "set the option failOnDataLoss to false to continue with the existing events"
         lost = f"{self.count - read:,} " if self.count > read else ""
-        if self.is_new:
-            return f"{lost}older events of queue {self.queue}, which is new to this checkpoint, are gone"
-        return f"{lost}events of queue {self.queue} were trimmed, or removed with it, before they were read"
+        if read > max(self.count, 0):
+            text = (
+                f"queue {self.queue} has begun again since it was last read: it was obliterated, or the "
+                "server was emptied. Its earlier unread events are gone"
+            )
+        elif read == self.count:
+            return None
+        elif self.is_new:
+            text = f"{lost}older events of queue {self.queue}, which is new to this checkpoint, are gone"
+        else:
+            text = (
+                f"{lost}events of queue {self.queue} were trimmed, or removed with it, before they were read"
+            )
+            remedy = "read more often, or set the option failOnDataLoss to false to continue without them"
+        return text, remedy
 
 
 class EventStreamReader(api.DataSourceStreamReader):
@@ -185,12 +191,9 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     def _check(self, part: _Part, read: int) -> None:
         """Warn about missing events, or fail."""
-        text = part.loss(read)
-        if not text:
+        if (loss := part.loss(read)) is None:
             return
-        remedy = "read more often, or set the option failOnDataLoss to false to continue without them"
-        if part.is_new or "begun again" in text:
-            remedy = "set the option failOnDataLoss to false to continue with the existing events"
+        text, remedy = loss
         if not self._reading.may_lose:
             raise EventsLost(f"{text}: {remedy}")
         logger.warning("%s", text, extra={"action": "events_lost", "queue": part.queue})
