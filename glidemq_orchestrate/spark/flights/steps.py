@@ -186,7 +186,7 @@ def delay_by(spark: SparkSession, ctx: Context, *, section: str) -> dict[str, Js
         Unrecoverable: The section is unknown.
     """
     if section not in DELAYS_BY:
-        raise Unrecoverable(f"no delays by {section}; known are {', '.join(DELAYS_BY)}")
+        raise Unrecoverable(f"there are no delays by {section}, only by {', '.join(DELAYS_BY)}")
     flights = spark.read.parquet(_input(ctx, "quality")["path"])
     output = _write(DELAYS_BY[section](flights), f"{location_of(ctx)}/delays/{section}", ctx)
     groups = read_published(spark, output).count()

@@ -58,12 +58,6 @@ def after_dependencies(inputs: Mapping[str, Json], spark: SparkSession) -> Itera
         _inputs.reset(token)
 
 
-def published_by_dependencies(location: str) -> Iterator[Publication]:
-    """What the dependencies of the current step have published at a location."""
-    for result in _inputs.get().values():
-        yield from (one for one in publications_in(result) if one.location == location)
-
-
 def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
     """Read a table that steps have published.
 
@@ -77,8 +71,8 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
     Returns:
         The rows, with the columns as they were published. Versions of a partitioned table may have different
         columns: those that a version lacks are null there. Each version that is needed takes a separate scan,
-            about 50 ms. So a table with hundreds of versions reads faster if it is published as a whole, or
-            is an Iceberg table.
+        about 50 ms. So a table with hundreds of versions reads faster if it is published as a whole, or is an
+        Iceberg table.
 
     Raises:
         NotPublished: There is no version, the version was removed, or files were published.
@@ -90,7 +84,7 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
     store, those = _versions(spark, source)
     newest = next(those, None)
     if newest is None:
-        raise NotPublished(f"nothing is published at {_description(source)}")
+        raise NotPublished(f"nothing is published at {source}")
     parts = [_frame(spark, store, *one) for one in visible(chain([newest], those))]
     if not parts:  # a partitioned table without rows
         return spark.createDataFrame([], _schema(store, newest))
@@ -109,7 +103,7 @@ def published_path(source: str | Json) -> Path:
     store, those = _versions(None, source)
     for version in those:
         return Path(store.location, ATTEMPTS, version.name)
-    raise NotPublished(f"nothing is published at {_description(source)}")
+    raise NotPublished(f"nothing is published at {source}")
 
 
 def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, Iterator[Version]]:
@@ -128,9 +122,10 @@ def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, It
 
 
 def _make_dependencies(target: Target) -> None:
-    """Make the versions of the dependencies of the current step."""
-    for publication in published_by_dependencies(target.location):
-        target.make(publication.name)
+    """Make the versions that the dependencies of the current step have published at this location."""
+    for publication in chain.from_iterable(map(publications_in, _inputs.get().values())):
+        if publication.location == target.location:
+            target.make(publication.name)
 
 
 def _only_publication(result: Json) -> Publication:
@@ -160,7 +155,3 @@ def _schema(store: Store, version: Version) -> StructType:
     if version.format == FILES or not isinstance(version.schema, dict):
         raise NotPublished(f"{store.location} holds files, not a table: see published_path")
     return StructType.fromJson(version.schema)
-
-
-def _description(source: str | Json) -> str:
-    return source if isinstance(source, str) else "what the result names"

@@ -47,7 +47,7 @@ MAX_JOBS: Final = 100
 class ClassicEngine:
     """Steps on the warm session of this process, and its JVM. Any thread may call it.
 
-    A session that has died is built again for the next step.
+    If the session has ended, the next step builds a new one.
     """
 
     def __init__(self, warm: WarmSession) -> None:

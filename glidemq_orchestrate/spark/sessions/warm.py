@@ -77,7 +77,7 @@ class WarmSession:
         self._settings = settings
         self._lock = threading.Lock()
         self._running: _Running | None = None
-        self._is_replaced = False  # a session has died, and steps wait for the next
+        self._is_replaced = False  # a session has ended, and steps wait for the next
 
     def use(self, settings: SparkSettings | None) -> None:
         """Set the settings of the next session that is built; None: those of the environment."""
@@ -107,7 +107,7 @@ class WarmSession:
         """
         with self._lock:
             if self._running is not None and not is_alive(self._running.spark):
-                logger.warning("the Spark session has died; building a new one")
+                logger.warning("the Spark session has ended; building a new one")
                 self._is_replaced = True
                 self._end()
             if self._running is None:

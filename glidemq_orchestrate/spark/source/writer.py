@@ -59,14 +59,14 @@ class _Adding:
         return done
 
     def tidy(self) -> None:
-        """Forget the rows that were to be remembered until now. If that fails, the write is still valid."""
+        """Remove the expired rows from the deduplication. If that fails, the write is still valid."""
         try:
             with Link(self._settings) as link:
                 queue = QueueKeys(link.prefix, self._rows.queue)
                 now_ms = link.now_ms()
                 link.ask(lambda: forget_old(queue, now_ms))
         except GlideMQError as exc:
-            logger.warning("old rows of queue %s are not forgotten yet: %s", self._rows.queue, exc)
+            logger.warning("the expired rows of queue %s cannot be removed yet: %s", self._rows.queue, exc)
 
 
 class TableWriter(api.DataSourceArrowWriter):

@@ -140,7 +140,7 @@ def _source(ctx: Context, name: str, source: Json) -> str | Json:
     node = source.get("node") if isinstance(source, dict) else None
     if not isinstance(node, str) or node not in ctx.inputs:
         raise InvalidCall(
-            f'table {name} must be a location, or {{"node": ...}} with a node that comes before'
+            f'table {name} must be a location, or {{"node": ...}} with a node that this one depends on'
         )
     result: Json = ctx.inputs[node]
     return result

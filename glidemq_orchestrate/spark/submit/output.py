@@ -126,7 +126,7 @@ class Output:
             self._unconfirmed.append(text)
             self._log(text)
         if self._lines == MAX_LINES:
-            self._log("further output is not kept")
+            self._log("further output is not logged")
 
     def _log(self, *lines: str) -> None:
         with suppress(GlideMQError, RuntimeError):

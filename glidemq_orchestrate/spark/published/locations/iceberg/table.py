@@ -96,7 +96,7 @@ def loaded(name: str) -> Catalog:
         return load_catalog(name)
     except ValueError as exc:
         raise ConfigurationError(
-            f"pyiceberg knows no catalog {name}: set PYICEBERG_CATALOG__{name.upper()}__URI and the like, or "
+            f"pyiceberg has no catalog {name}: set PYICEBERG_CATALOG__{name.upper()}__URI and the like, or "
             "write a .pyiceberg.yaml, where the Spark workers run"
         ) from exc
 
