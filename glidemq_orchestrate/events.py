@@ -214,8 +214,8 @@ def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[l
     check_position(position)
     streams, first = yield from ask_all([_reading(queue, position, block_ms), first_event(queue)])
     events = _events(streams)
-    is_gap = bool(events) and _order(first or "0-0") > _order(position)
-    if is_gap and _order(position) == (0, 0):  # the start of the stream: the server's count decides
+    is_gap = bool(events) and entry_order(first or "0-0") > entry_order(position)
+    if is_gap and entry_order(position) == (0, 0):  # the start of the stream: the server's count decides
         is_gap = yield from ask(has_lost_events(queue))
     return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
 
@@ -240,12 +240,6 @@ def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Eve
     return [event_of(entry_id, fields) for entries in streams.values() for entry_id, fields in entries]
 
 
-def _order(entry_id: str) -> tuple[int, int]:
-    """The sort key of an entry id."""
-    milliseconds, _, number = entry_id.partition("-")
-    return int(milliseconds), int(number or 0)
-
-
 def _whole(text: str | None) -> int | None:
     try:
         return None if text is None else int(float(text))
@@ -262,4 +256,4 @@ def event_of(entry_id: str, fields: Mapping[str, str]) -> Event:
 def entry_order(entry_id: str) -> tuple[int, int]:
     """The sort key of an entry."""
     ms, _, number = entry_id.partition("-")
-    return int(ms), int(number)
+    return int(ms), int(number or 0)

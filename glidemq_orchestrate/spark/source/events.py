@@ -12,9 +12,10 @@ from glidemq_orchestrate.events import Event, event_of
 from glidemq_orchestrate.jobs.pages import length
 from glidemq_orchestrate.spark.source.jobs import count, queues_of, text
 from glidemq_orchestrate.spark.source.options import Link
-from glidemq_orchestrate.spark.source.part import Position, Span, cut_stream, entries, extent, grouped
+from glidemq_orchestrate.spark.source.part import Position, Span, cut_stream, entries, grouped
 from glidemq_orchestrate.spark.source.scan import Scan
-from glidemq_orchestrate.wire.call import Op, ask, ask_all, ask_each, parts
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
@@ -81,6 +82,16 @@ def _page(span: Span, at: Position | None) -> Op[tuple[list[Event], Position | N
     found = yield from ask(entries(span.key, at.low if at else span.low, span.high, PAGE))
     events = [event_of(entry_id, fields) for entry_id, fields in found]
     return events, Position(f"({events[-1].id}") if len(events) == PAGE else None
+
+
+def extent(key: str) -> Call[tuple[str, int, int]]:
+    """The newest id that a stream ever had, and its past and present numbers of entries; fails without it."""
+
+    def decode(reply: Any) -> tuple[str, int, int]:
+        info = replies.mapping(reply)
+        return str(info["last-generated-id"]), int(info["entries-added"]), int(info["length"])
+
+    return command("XINFO", "STREAM", key, decode=decode)
 
 
 def marks(prefix: str, queues: Sequence[str], *, oldest: bool = False) -> Op[dict[str, Mark]]:

@@ -92,10 +92,10 @@ def cut_sorted(key: str, times: Times, length: int, size: int) -> Op[list[Span]]
 def cut_stream(key: str, times: Times, length: int, size: int) -> Op[list[Span]]:
     """The entries of a stream with these times, in spans of equal time, of ``size`` if evenly distributed."""
     oldest = yield from ask(entries(key, "-", "+", 1))
-    newest = yield from ask(last_entry(key))
-    if not oldest or newest is None:
+    newest = yield from ask(command("XREVRANGE", key, "+", "-", "COUNT", 1, decode=_entries))
+    if not oldest or not newest:
         return []
-    low, high = max(_ms(oldest[0][0]), times.low), min(_ms(newest) + 1, times.high)
+    low, high = max(_ms(oldest[0][0]), times.low), min(_ms(newest[0][0]) + 1, times.high)
     if high <= low:
         return []
     count = min(_parts(length, size), high - low)
@@ -131,11 +131,12 @@ def _sorted_page(span: Span, at: Position) -> Op[tuple[list[str], Position | Non
 
 def _list_page(span: Span, at: Position) -> Op[tuple[list[str], Position | None]]:
     """Read from the end opposite to the workers: new elements there shift the others, so none is missed."""
-    found = yield from ask(listed(span.key, int(at.low), PAGE))
+    first = int(at.low)
+    found = yield from ask(command("LRANGE", span.key, first, first + PAGE - 1, decode=list))
     ids = [member for member in dict.fromkeys(found) if member not in at.seen]
     if len(found) < PAGE:
         return ids, None
-    return ids, Position(str(int(at.low) + PAGE), at.seen.union(ids))
+    return ids, Position(str(first + PAGE), at.seen.union(ids))
 
 
 def grouped(parts: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[tuple[T, ...]]:
@@ -188,31 +189,10 @@ def scored(key: str, low: str, high: str, count: int) -> Call[list[tuple[str, fl
     return command(*words, decode=decode)
 
 
-def listed(key: str, first: int, count: int) -> Call[list[str]]:
-    """Members of a list, from the left."""
-    return command("LRANGE", key, first, first + count - 1, decode=list)
-
-
 def entries(key: str, first: str, last: str, count: int) -> Call[list[Entry]]:
     """The first entries of a stream within these bounds."""
     words = ("XRANGE", key, first, last, "COUNT", count)
     return command(*words, decode=_entries)
-
-
-def last_entry(key: str) -> Call[str | None]:
-    """The id of the newest entry of a stream; None if there is none."""
-    words = ("XREVRANGE", key, "+", "-", "COUNT", 1)
-    return command(*words, decode=lambda reply: reply[0][0] if reply else None)
-
-
-def extent(key: str) -> Call[tuple[str, int, int]]:
-    """The newest id that a stream ever had, and its past and present numbers of entries; fails without it."""
-
-    def decode(reply: Any) -> tuple[str, int, int]:
-        info = replies.mapping(reply)
-        return str(info["last-generated-id"]), int(info["entries-added"]), int(info["length"])
-
-    return command("XINFO", "STREAM", key, decode=decode)
 
 
 def _entries(reply: Any) -> list[Entry]:

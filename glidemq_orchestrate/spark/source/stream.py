@@ -12,6 +12,7 @@ from typing import Any, Final
 from pyspark.sql import datasource as api  # noqa: TID253  the importers of this module have it
 
 from glidemq_orchestrate.errors import ConfigurationError, EventsLost
+from glidemq_orchestrate.events import entry_order
 from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import START, Mark, between, marks, pages, row
@@ -57,7 +58,7 @@ class _Part:
     @property
     def begin(self) -> Mark:
         """The position before the events; the start of a queue that began again with its clock set back."""
-        return START if _order(self.high.id) < _order(self.low.id) else self.low
+        return START if entry_order(self.high.id) < entry_order(self.low.id) else self.low
 
     def loss(self, read: int) -> tuple[str, str] | None:
         """What is missing after so many events were read, and the fix; None if nothing is missing."""
@@ -197,11 +198,6 @@ class EventStreamReader(api.DataSourceStreamReader):
         if not self._reading.may_lose:
             raise EventsLost(f"{text}: {remedy}")
         logger.warning("%s", text, extra={"action": "events_lost", "queue": part.queue})
-
-
-def _order(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, number = entry_id.partition("-")
-    return int(milliseconds), int(number or 0)
 
 
 def _text(mark: Mark) -> str:
