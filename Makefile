@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs docs pictures generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -172,7 +172,10 @@ pictures: setup  ## Draw the pictures of the README and of the site.
 stubs: setup  ## Write the stubs of the clients from their operations.
 	@$(STUBS)
 
-generated: lua schema tables stubs  ## Write all generated files: the libraries, the schema, the life cycle, the stubs.
+surface: setup  ## Pin the public names, signatures, commands and options as they are now.
+	@$(BIN)/python -W ignore -m tests.surface > tests/packaging/surface.txt
+
+generated: lua schema tables stubs surface  ## Write all generated files: the libraries, the schema, the life cycle, the stubs, the public surface.
 
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist
