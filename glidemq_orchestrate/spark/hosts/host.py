@@ -176,7 +176,7 @@ class Host:
             if message.kind != "done":
                 self.is_retired = True
                 return 0.0
-        inbox = self._opened(number := next(self._numbers))
+        inbox = self._open_inbox(number := next(self._numbers))
         self._probe = number, inbox, time.monotonic()
         with suppress(OSError):  # it has ended: the inbox gets a message
             if self._wire is not None:
@@ -223,14 +223,14 @@ class Host:
     @contextmanager
     def _request(self, kind: str, value: Any) -> Iterator[tuple[int, Inbox]]:
         """Send a request; yields its number, and the inbox for the messages about it."""
-        inbox = self._opened(number := next(self._numbers))
+        inbox = self._open_inbox(number := next(self._numbers))
         try:
             self._send(kind, number, value)
             yield number, inbox
         finally:
             self._inboxes.pop(number, None)
 
-    def _opened(self, number: int) -> Inbox:
+    def _open_inbox(self, number: int) -> Inbox:
         inbox: Inbox = queue.SimpleQueue()
         with self._lock:
             self._inboxes[number] = inbox

@@ -255,7 +255,7 @@ def publish_iceberg(
     location, name = f"{SCHEME}{table}", name_of(ctx)
     if replace not in REPLACES:
         raise Unrecoverable(f"replace must be one of {', '.join(REPLACES)}")
-    target = _opened(location, frame, partition_by)
+    target = _open(location, frame, partition_by)
     parts = parts_of(target.table)
     if partition_by and [part.column for part in parts] != list(partition_by):
         has = ", ".join(part.column for part in parts) or "nothing"
@@ -286,11 +286,11 @@ def publish_iceberg(
     )
 
 
-def _opened(location: str, frame: DataFrame, partition_by: Sequence[str]) -> IcebergTable:
+def _open(location: str, frame: DataFrame, partition_by: Sequence[str]) -> IcebergTable:
     """The table, which is created if it is missing, even if several steps do so at once."""
     for pause in MAKING_PAUSES:
         try:
-            return IcebergTable.opened(location, frame.sparkSession)
+            return IcebergTable.open(location, frame.sparkSession)
         except NotPublished:
             try:
                 _make(location, frame, partition_by)
@@ -299,7 +299,7 @@ def _opened(location: str, frame: DataFrame, partition_by: Sequence[str]) -> Ice
             except Exception:  # noqa: BLE001  each catalog raises another class if another step was faster
                 time.sleep(random.uniform(0, pause))  # noqa: S311  so that two steps do not collide again
     _make(location, frame, partition_by)
-    return IcebergTable.opened(location, frame.sparkSession)
+    return IcebergTable.open(location, frame.sparkSession)
 
 
 def _make(location: str, frame: DataFrame, partition_by: Sequence[str]) -> None:

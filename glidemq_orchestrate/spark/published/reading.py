@@ -78,7 +78,7 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
         NotPublished: There is no version, the version was removed, or files were published.
     """
     if isinstance(source, str) and is_iceberg(source):
-        table = IcebergTable.opened(source, spark)
+        table = IcebergTable.open(source, spark)
         _make_dependencies(table)
         return current_rows(spark, table.table.refresh())
     store, those = _versions(spark, source)

@@ -91,7 +91,7 @@ class ClassicEngine:
                     configure(request.title, spark, request.conf, dict(spark.sparkContext.getConf().getAll()))
                 identify(spark, request.identity)
                 calls = Calls()
-                with _watched(spark, ctx, request, calls) as watch, active(spark, calls, watch.group):
+                with _watch_step(spark, ctx, request, calls) as watch, active(spark, calls, watch.group):
                     yield spark
         except Exception as exc:
             if watch is not None and watch.has_given_up:
@@ -123,7 +123,9 @@ def _session_on(shared: SparkSession) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _watched(spark: SparkSession, ctx: Context, request: StepRequest, calls: Calls) -> Iterator[Starvation]:
+def _watch_step(
+    spark: SparkSession, ctx: Context, request: StepRequest, calls: Calls
+) -> Iterator[Starvation]:
     """Run a block as one step: its Spark jobs get a pool, a tag, a description and an identity.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress``, about once a second if they

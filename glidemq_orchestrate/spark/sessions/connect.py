@@ -84,7 +84,7 @@ class ConnectEngine:
         with self._lock:
             if self._session is None:
                 require_master(self._settings.master)
-                spark = self._opened(str(uuid.uuid4()))
+                spark = self._open(str(uuid.uuid4()))
                 try:
                     configure(CONF_VARIABLE, spark, self._settings.conf)
                     logger.info("Spark %s replies", spark.version)
@@ -109,7 +109,7 @@ class ConnectEngine:
             spark = self._session_of(ctx)
             configure(request.title, spark, request.conf)
             identify(spark, request.identity)
-            with _kept_alive(spark), _watched(spark, ctx), active(spark):
+            with _kept_alive(spark), _watch_step(spark, ctx), active(spark):
                 yield spark
         except Exception as exc:
             if not _is_gone(exc):
@@ -140,7 +140,7 @@ class ConnectEngine:
             LeaseLost: A later attempt has one.
         """
         for number in range(MAX_ATTEMPTS):
-            spark = self._opened(self._id_of(ctx, number))
+            spark = self._open(self._id_of(ctx, number))
             try:
                 used_by = int(spark.conf.get(USED, "0") or 0)
                 if used_by == 0:
@@ -167,7 +167,7 @@ class ConnectEngine:
         parts = (self._settings.scope, ctx.queue, ctx.flow_id, ctx.generation, ctx.job_id, number)
         return str(uuid.UUID(bytes=hashlib.sha256(repr(parts).encode()).digest()[:16], version=4))
 
-    def _opened(self, session_id: str) -> SparkSession:
+    def _open(self, session_id: str) -> SparkSession:
         try:
             with importing():
                 from pyspark.sql.connect.session import SparkSession as Sessions
@@ -213,7 +213,7 @@ class _Counts:
 
 
 @contextmanager
-def _watched(spark: SparkSession, ctx: Context) -> Iterator[None]:
+def _watch_step(spark: SparkSession, ctx: Context) -> Iterator[None]:
     """Report progress while the block runs, and interrupt it when it is cancelled."""
     counts, done = _Counts(), threading.Event()
     sessions: Any = spark

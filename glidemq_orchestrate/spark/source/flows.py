@@ -203,7 +203,7 @@ def _read(
         home = QueueKeys(prefix, part.home)
         stored, following = yield from page(part.span, at)
         if not scan.times.is_all and not scan.with_past:
-            stored = yield from _ended(home, stored, scan.times)
+            stored = yield from _only_ended(home, stored, scan.times)
         places = [(home, one) for one in stored]
     if scan.with_past:
         places = yield from _generations(places)
@@ -244,7 +244,7 @@ def _indexes(home: QueueKeys, scan: Scan) -> list[str]:
     return [f"{home.flows()}:state:{state}" for state in sorted(scan.states_of_flows)]
 
 
-def _ended(home: QueueKeys, stored: Sequence[str], finished: Times) -> Op[list[str]]:
+def _only_ended(home: QueueKeys, stored: Sequence[str], finished: Times) -> Op[list[str]]:
     """The flows that ended in this time: one field of each is read."""
     found: list[str] = []
     for some in parts(stored, 4 * PER_TRIP):

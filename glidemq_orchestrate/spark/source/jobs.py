@@ -130,7 +130,7 @@ def _read(link: Link, span: JobSpan, ids: Ids, pace: Pace, *, with_payload: bool
     while first < len(ids):
         some = ids[first : first + pace.count]
         first += len(some)
-        jobs = link.ask(lambda: _stored(link.prefix, span, some, with_payload=with_payload))  # noqa: B023
+        jobs = link.ask(lambda: _read_stored(link.prefix, span, some, with_payload=with_payload))  # noqa: B023
         size = sum(len(fields.get(name, "")) for _, _, fields in jobs for name in PAYLOAD)
         pace.note(len(some), size)
         if jobs:
@@ -246,7 +246,7 @@ def _of_place(
 def _ids(prefix: str, part: JobSpan, at: Position | str | None) -> Op[tuple[Ids, Position | str | None]]:
     """The next page of queues and ids of jobs that may be of the part, and where to continue."""
     if part.span is None:
-        return (yield from _scanned(prefix, part, str(at or "0")))
+        return (yield from _scan(prefix, part, str(at or "0")))
     found, following = yield from page(part.span, at if isinstance(at, Position) else None)
     # A retry of a broadcast message is listed as `<job>||<subscription>`.
     unique = dict.fromkeys(member.partition("||")[0] for member in found)
@@ -255,7 +255,7 @@ def _ids(prefix: str, part: JobSpan, at: Position | str | None) -> Op[tuple[Ids,
     return [(part.queue, job_id) for job_id in unique], following
 
 
-def _stored(prefix: str, part: JobSpan, ids: Ids, *, with_payload: bool) -> Op[list[StoredJob]]:
+def _read_stored(prefix: str, part: JobSpan, ids: Ids, *, with_payload: bool) -> Op[list[StoredJob]]:
     """The jobs with these ids that belong to the part; others, and those that have moved, are omitted."""
     names = FIELDS + PAYLOAD if with_payload else FIELDS
     asking = [job_hash.get_some(QueueKeys(prefix, queue), job_id, names, list) for queue, job_id in ids]
@@ -299,7 +299,7 @@ def _of_states(prefix: str, part: JobSpan, job_ids: Sequence[str]) -> Op[list[st
     ]
 
 
-def _scanned(prefix: str, part: JobSpan, cursor: str) -> Op[tuple[Ids, str | None]]:
+def _scan(prefix: str, part: JobSpan, cursor: str) -> Op[tuple[Ids, str | None]]:
     """The jobs in states without an index, from about a thousand keys."""
     one = part.queues[0] if len(part.queues) == 1 else None
     start = f"{prefix}:{{"

@@ -56,7 +56,7 @@ class DriverFolder:
         self._held: dict[str, int] = {}
 
     @classmethod
-    def made(cls, name: str, program: str) -> Self:
+    def create(cls, name: str, program: str) -> Self:
         """Make a folder, locked for its worker; an earlier one of this name is removed."""
         path = home() / name
         shutil.rmtree(path, ignore_errors=True)
@@ -67,7 +67,7 @@ class DriverFolder:
         return folder
 
     @classmethod
-    def taken_over(cls, name: str, program: str) -> Self | None:
+    def take_over(cls, name: str, program: str) -> Self | None:
         """Lock the folder of this name; None if its driver cannot be taken over.
 
         It cannot if it runs another program, another worker holds it, or its keeper has ended.
@@ -119,7 +119,7 @@ class DriverFolder:
         """
         until = time.monotonic() + _BUSY_SECONDS
         with suppress(FileNotFoundError):
-            while (held := self._locked(who)) is None and time.monotonic() < until:
+            while (held := self._try_lock(who)) is None and time.monotonic() < until:
                 time.sleep(0.05)
             if held is not None:
                 self._held[who] = held
@@ -128,7 +128,7 @@ class DriverFolder:
     def is_locked(self, who: str) -> bool:
         """Whether a process holds a lock; may also be true while another process checks it."""
         with suppress(FileNotFoundError):
-            if (lock := self._locked(who)) is None:
+            if (lock := self._try_lock(who)) is None:
                 return True
             os.close(lock)
         return False
@@ -143,7 +143,7 @@ class DriverFolder:
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
-    def _locked(self, who: str) -> int | None:
+    def _try_lock(self, who: str) -> int | None:
         lock = os.open(self.path / who, _FLAGS, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -109,7 +109,7 @@ class Drivers:
         digest = application.digest(conf)
         record = record_of(self._serving, ctx)
         output = Output(ctx, record.facts)
-        folder = DriverFolder.taken_over(record.name, digest) if record.is_here else None
+        folder = DriverFolder.take_over(record.name, digest) if record.is_here else None
         if folder is None:
             self._check(settings)
             tag = self.tag(ctx)
@@ -118,11 +118,11 @@ class Drivers:
                 folders.remove(tag)
                 sweep(conf)
             record.wait(ctx.epoch, output.begin)
-            folder = self._started(ctx, application, settings, conf, digest, output)
+            folder = self._start_driver(ctx, application, settings, conf, digest, output)
         else:
             ctx.log("took over the driver of an earlier attempt")
         try:
-            result = _followed(ctx, application.title, folder, output)
+            result = _follow(ctx, application.title, folder, output)
         except BaseException:
             if ctx.cancelled.is_stopping:
                 folder.release()
@@ -167,7 +167,7 @@ class Drivers:
             self._has_java = True
         require_master(settings.master)
 
-    def _started(  # noqa: PLR0913, PLR0917  what it is made of
+    def _start_driver(  # noqa: PLR0913, PLR0917  what it is made of
         self,
         ctx: Context,
         application: Application,
@@ -178,7 +178,7 @@ class Drivers:
     ) -> DriverFolder:
         """Start a driver with a keeper; returns its folder."""
         tag, patience = self.tag(ctx), folders.patience().total_seconds()
-        folder = DriverFolder.made(f"{tag}-{ctx.epoch}", digest)
+        folder = DriverFolder.create(f"{tag}-{ctx.epoch}", digest)
         try:
             output.begin(tag=tag, driver=folder.name, machine=folders.machine(), patience=patience)
             wait_for(self._serving, ctx, folder.name)
@@ -191,7 +191,7 @@ class Drivers:
             }
             environment = {**os.environ, **_environment(settings), **_job_variables(ctx)}
             environment |= {TAG_VARIABLE: tag, MARK_VARIABLE: folder.name}
-            keeper = _keeper(folder, json.dumps(order), environment)
+            keeper = _start_keeper(folder, json.dumps(order), environment)
         except BaseException:
             folder.remove()
             raise
@@ -208,7 +208,7 @@ def _end(folder: DriverFolder) -> None:
     folder.remove()
 
 
-def _keeper(folder: DriverFolder, order: str, environment: Mapping[str, str]) -> int:
+def _start_keeper(folder: DriverFolder, order: str, environment: Mapping[str, str]) -> int:
     """Start a keeper, and return its process id."""
     process = subprocess.Popen(  # noqa: S603  this package's own
         [sys.executable, "-P", "-c", _START, str(_ROOT)],
@@ -233,7 +233,7 @@ def _keeper(folder: DriverFolder, order: str, environment: Mapping[str, str]) ->
     return process.pid
 
 
-def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) -> Json:
+def _follow(ctx: Context, title: str, folder: DriverFolder, output: Output) -> Json:
     """Follow a driver until it has ended or the job is cancelled, and return its result."""
     reader = LineReader(folder.path)
     for line in reader.earlier():
@@ -256,7 +256,7 @@ def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) ->
     if code is None:
         raise DriverFailed(f"{title}: the keeper of its driver was killed")
     if code:
-        raise DriverFailed(f"{title} {_how(code)}: {output.cause(code)}")
+        raise DriverFailed(f"{title} {_describe_exit(code)}: {output.cause(code)}")
     return _result(title, folder.result, output)
 
 
@@ -304,7 +304,7 @@ def _result(title: str, file: Path, output: Output) -> Json:
         raise InvalidCall(f"{title}: what it wrote to the file in {RESULT_VARIABLE} is not JSON") from exc
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
 
 

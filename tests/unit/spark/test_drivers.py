@@ -96,22 +96,22 @@ class TestLines:
 
 class TestFolders:
     def test_only_a_driver_that_is_kept_and_runs_the_same_is_taken_over(self) -> None:
-        made = DriverFolder.made("tag-1", "program")
+        made = DriverFolder.create("tag-1", "program")
         keeper = DriverFolder(made.path)
         assert keeper.lock("keeper")
-        assert DriverFolder.taken_over("tag-1", "program") is None, "its worker has it"
+        assert DriverFolder.take_over("tag-1", "program") is None, "its worker has it"
         made.release()
-        assert DriverFolder.taken_over("tag-1", "other") is None
-        assert DriverFolder.taken_over("tag-2", "program") is None
-        again = DriverFolder.taken_over("tag-1", "program")
+        assert DriverFolder.take_over("tag-1", "other") is None
+        assert DriverFolder.take_over("tag-2", "program") is None
+        again = DriverFolder.take_over("tag-1", "program")
         assert again is not None
         assert again.is_locked("worker")
         again.release()
         keeper.release()
-        assert DriverFolder.taken_over("tag-1", "program") is None, "nobody keeps it"
+        assert DriverFolder.take_over("tag-1", "program") is None, "nobody keeps it"
 
     def test_what_nobody_needs_is_swept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        held, left = DriverFolder.made("held-1", "x"), DriverFolder.made("left-1", "x")
+        held, left = DriverFolder.create("held-1", "x"), DriverFolder.create("left-1", "x")
         left.release()
         driver_folder.sweep()
         assert left.path.exists(), "it may just be made"

@@ -73,7 +73,7 @@ def target_of(location: str, spark: SparkSession | None) -> Target:
         Unrecoverable: It is invalid, or cannot be reached without a Spark session.
     """
     if is_iceberg(location):
-        return IcebergTable.opened(location, spark)
+        return IcebergTable.open(location, spark)
     return Folder(store_of(location, spark))
 
 

@@ -97,7 +97,7 @@ def _set_group(
     description: str,
     interruptOnCancel: bool = False,  # noqa: FBT001, FBT002, N803
 ) -> None:
-    """No task is interrupted; see ``classic._watched``."""
+    """No task is interrupted; see ``classic._watch_step``."""
     del interruptOnCancel
     method(context, groupId, description, interruptOnCancel=False)
 

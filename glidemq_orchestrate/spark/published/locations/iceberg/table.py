@@ -112,7 +112,7 @@ class IcebergTable:
         self.location, self.table, self.store = location, table, store
 
     @classmethod
-    def opened(cls, location: str, spark: SparkSession | None) -> Self:
+    def open(cls, location: str, spark: SparkSession | None) -> Self:
         """Open an existing table.
 
         Raises:
