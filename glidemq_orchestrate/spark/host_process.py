@@ -120,6 +120,7 @@ class _Host:
         if os.getpid() != self._owner:  # a step has forked, and the copy returned here
             os._exit(1)
         reporter.end()
+        self._log.drain()
         del self._steps[message.number]
         self._send(kind, message.number, value)
 
@@ -264,15 +265,24 @@ class _Log(QueueHandler):
         plain = (type(None), str, int, float, bool)
         return {name: value if type(value) in plain else str(value) for name, value in fields.items()}
 
+    def drain(self) -> None:
+        """Wait until the records so far are sent: those of a step reach the worker before its outcome."""
+        sent = threading.Event()
+        self.queue.put_nowait(sent)
+        sent.wait()
+
     def stop(self) -> None:
         """Send the remaining records."""
         self.queue.put_nowait(None)
         self._sender.join()
 
     def _send_all(self) -> None:
-        while (fields := self.queue.get()) is not None:
+        while (item := self.queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
             with suppress(OSError):  # the worker has ended
-                self._wire.send("logged", 0, fields)
+                self._wire.send("logged", 0, item)
 
 
 def _default_signals() -> None:
