@@ -57,8 +57,8 @@ class Led:
 
 
 @dataclass(slots=True)
-class Tending:
-    """The supervision of a queue and the queues around it by one process.
+class Area:
+    """A queue and the queues around it, as one process supervises them.
 
     Attributes:
         own: How its own queue is supervised.
@@ -99,56 +99,56 @@ class Tending:
         return max(due - now_ms, 0)
 
 
-def for_flow(ref: FlowRef, clock: Clock) -> Tending:
-    """The supervision by a client that waits for a flow; it starts a moment after the wait."""
-    tending = for_home(ref.home, clock)
-    tending.check_ms = clock.monotonic_ms() + GRACE_MS
-    tending.min_ms = CHECK_MS if backend_of(ref).is_carried else MIN_MS
-    return tending
+def for_flow(ref: FlowRef, clock: Clock) -> Area:
+    """The area of a client that waits for a flow; its supervision starts a moment after the wait."""
+    area = for_home(ref.home, clock)
+    area.check_ms = clock.monotonic_ms() + GRACE_MS
+    area.min_ms = CHECK_MS if backend_of(ref).is_carried else MIN_MS
+    return area
 
 
-def for_home(home: QueueKeys, clock: Clock) -> Tending:
-    """The supervision by a client of the flows of a home."""
+def for_home(home: QueueKeys, clock: Clock) -> Area:
+    """The area of a client of the flows of a home."""
     token = f"client-{secrets.token_hex(8)}"
-    return Tending(Supervision(home, token, milliseconds(DEFAULT_LEASE)), clock)
+    return Area(Supervision(home, token, milliseconds(DEFAULT_LEASE)), clock)
 
 
-def tend(tending: Tending) -> Op[None]:
+def supervise(area: Area) -> Op[None]:
     """Do the due work. Idempotent. Only a refusal in its own queue is an error.
 
     Raises:
         TransportError: The server cannot be reached; the locks expire on their own.
     """
-    clock = tending.clock
-    if clock.monotonic_ms() >= tending.check_ms:
-        tending.check_ms = clock.monotonic_ms() + tending.every_ms
-        yield from _find_queues(tending)
-    for led in list(tending.led.values()):
+    clock = area.clock
+    if clock.monotonic_ms() >= area.check_ms:
+        area.check_ms = clock.monotonic_ms() + area.every_ms
+        yield from _find_queues(area)
+    for led in list(area.led.values()):
         if clock.monotonic_ms() >= led.due_ms:
-            yield from _isolated_work(tending, led.watch.queue, _tick(tending, led))
+            yield from _isolated_work(area, led.watch.queue, _tick(area, led))
         elif led.position is not None:
-            yield from _isolated_work(tending, led.watch.queue, _settle(tending, led))
+            yield from _isolated_work(area, led.watch.queue, _settle(area, led))
 
 
-def _find_queues(tending: Tending) -> Op[None]:
+def _find_queues(area: Area) -> Op[None]:
     """Find the queues to supervise, and lead those without a leader."""
-    own, now_ms = tending.own.queue, tending.clock.monotonic_ms()
+    own, now_ms = area.own.queue, area.clock.monotonic_ms()
     around = (yield from isolated(queues_around(own), f"the set {own.beside()}")) or []
-    queues = [own, *(queue for queue in around if queue not in tending.elsewhere)]
-    for queue_left in tending.led.keys() - set(queues):
-        yield from _leave(tending, queue_left)
-    others = [queue for queue in queues if queue not in tending.led]
+    queues = [own, *(queue for queue in around if queue not in area.elsewhere)]
+    for queue_left in area.led.keys() - set(queues):
+        yield from _leave(area, queue_left)
+    others = [queue for queue in queues if queue not in area.led]
     leaders = yield from ask_each([supervision.leader(queue) for queue in others])
     missing: list[str] = []
     for queue, leader in zip(others, leaders, strict=True):
         if leader is not None:
             continue
-        if now_ms < tending.refused.get(queue, now_ms):
+        if now_ms < area.refused.get(queue, now_ms):
             missing.append(queue.queue)
-        elif len(tending.led) < MAX_LED:
-            watch = tending.own if queue == own else _supervision_of(tending.own, queue)
-            yield from _isolated_work(tending, queue, _tick(tending, Led(watch)))
-    tending.unsupervised = tuple(missing)
+        elif len(area.led) < MAX_LED:
+            watch = area.own if queue == own else _supervision_of(area.own, queue)
+            yield from _isolated_work(area, queue, _tick(area, Led(watch)))
+    area.unsupervised = tuple(missing)
 
 
 def _supervision_of(own: Supervision, queue: QueueKeys) -> Supervision:
@@ -157,10 +157,10 @@ def _supervision_of(own: Supervision, queue: QueueKeys) -> Supervision:
     return Supervision(queue, f"beside-{own.token}", lock_ms, lost=own.lost)
 
 
-def _tick(tending: Tending, led: Led) -> Op[None]:
+def _tick(area: Area, led: Led) -> Op[None]:
     """Lead a queue, unless another process does."""
-    queue, clock = led.watch.queue, tending.clock
-    tending.led[queue] = led  # before the lock is taken, so that a cancellation in between releases it
+    queue, clock = led.watch.queue, area.clock
+    area.led[queue] = led  # before the lock is taken, so that a cancellation in between releases it
     # Read before the tick: an end after the tick has a later event.
     position = led.position or (yield from events.tail(queue))
     try:
@@ -171,99 +171,99 @@ def _tick(tending: Tending, led: Led) -> Op[None]:
         led.watch = replace(led.watch, may_reclaim=False)  # producers have no permission; the other steps run
         tick = yield from supervision.tick(led.watch, clock)
     if not tick.leading:
-        tending.led.pop(queue, None)
+        area.led.pop(queue, None)
         return
-    due_ms = tending.tick_ms if tick.due_ms < 0 else min(tick.due_ms - clock.now_ms(), tending.tick_ms)
-    led.due_ms = clock.monotonic_ms() + max(due_ms, min(POLL_MS, tending.tick_ms))
+    due_ms = area.tick_ms if tick.due_ms < 0 else min(tick.due_ms - clock.now_ms(), area.tick_ms)
+    led.due_ms = clock.monotonic_ms() + max(due_ms, min(POLL_MS, area.tick_ms))
     led.position = position if tick.foreign else None
 
 
-def _settle(tending: Tending, led: Led) -> Op[None]:
+def _settle(area: Area, led: Led) -> Op[None]:
     """Settle the jobs that Node workers have ended; a single call if there is no event."""
     found = yield from events.read(led.watch.queue, led.position or "$", None)
     if found:
         led.position = found[-1].id
     if any(event.kind in WAKING for event in found):
-        yield from supervision.settle_ended(led.watch, tending.clock)
-        yield from supervision.upkeep(led.watch, tending.clock)
+        yield from supervision.settle_ended(led.watch, area.clock)
+        yield from supervision.upkeep(led.watch, area.clock)
 
 
-def _isolated_work(tending: Tending, queue: QueueKeys, op: Op[None]) -> Op[None]:
+def _isolated_work(area: Area, queue: QueueKeys, op: Op[None]) -> Op[None]:
     """Work on a queue; after a refusal skip it for a while. A refusal in the own queue is raised."""
     try:
         yield from op
     except TransportError:
         raise
     except Exception as exc:
-        tending.led.pop(queue, None)
-        if queue == tending.own.queue:
+        area.led.pop(queue, None)
+        if queue == area.own.queue:
             raise
-        tending.refused[queue] = tending.clock.monotonic_ms() + REFUSED_MS
+        area.refused[queue] = area.clock.monotonic_ms() + REFUSED_MS
         report(f"supervision of queue {queue.queue}", exc)
 
 
-def _leave(tending: Tending, queue: QueueKeys) -> Op[None]:
-    yield from supervision.resign(tending.led.pop(queue).watch)
+def _leave(area: Area, queue: QueueKeys) -> Op[None]:
+    yield from supervision.resign(area.led.pop(queue).watch)
 
 
-def resign(tending: Tending) -> Op[None]:
-    """Release all leads immediately; ``tend`` takes the free ones again."""
-    for queue in list(tending.led):
-        yield from _leave(tending, queue)
-    tending.check_ms = 0
+def resign(area: Area) -> Op[None]:
+    """Release all leads immediately; ``supervise`` takes the free ones again."""
+    for queue in list(area.led):
+        yield from _leave(area, queue)
+    area.check_ms = 0
 
 
-def help_along(tending: Tending) -> Op[None]:
-    """``tend`` for a client: its own calls raise the errors of the server."""
-    queue = tending.own.queue
+def help_along(area: Area) -> Op[None]:
+    """``supervise`` for a client: its own calls raise the errors of the server."""
+    queue = area.own.queue
     try:
-        yield from unconfirmed(tend(tending))
+        yield from unconfirmed(supervise(area))
     except TransportError as exc:
-        pause = REFUSED_MS if isinstance(exc, ServerBusy) else tending.every_ms  # a replica, for example
-        tending.check_ms = tending.clock.monotonic_ms() + pause
-        tending.led.clear()
+        pause = REFUSED_MS if isinstance(exc, ServerBusy) else area.every_ms  # a replica, for example
+        area.check_ms = area.clock.monotonic_ms() + pause
+        area.led.clear()
     except Exception as exc:  # noqa: BLE001  work for other queues must not fail the wait
         if getattr(exc, "code", None) != "NOPERM":
             report(f"supervision of queue {queue.queue}", exc)
-        tending.refused[queue] = tending.clock.monotonic_ms() + REFUSED_MS
-        tending.unsupervised = (queue.queue,)
+        area.refused[queue] = area.clock.monotonic_ms() + REFUSED_MS
+        area.unsupervised = (queue.queue,)
 
 
 def wait(
-    tending: Tending, waiting: Callable[[int | None], Op[FlowOutcome]], timeout_ms: int | None
+    area: Area, waiting: Callable[[int | None], Op[FlowOutcome]], timeout_ms: int | None
 ) -> Op[FlowOutcome]:
     """Wait for a flow in parts, and supervise its queues in between.
 
     Raises:
         WaitTimeout: The flow has not ended in time.
     """
-    clock = tending.clock
+    clock = area.clock
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     while True:
-        part = max(tending.rest_ms, tending.min_ms)
+        part = max(area.rest_ms, area.min_ms)
         if deadline is not None:
             part = min(part, max(deadline - clock.monotonic_ms(), 0))
         try:
             return (yield from waiting(part))
         except WaitTimeout as exc:
             if deadline is not None and clock.monotonic_ms() >= deadline:
-                why = unsupervised_text(tending.unsupervised)
+                why = unsupervised_text(area.unsupervised)
                 raise WaitTimeout(f"{exc} after {timeout_ms} ms{why}") from exc.__cause__
-        yield from help_along(tending)
+        yield from help_along(area)
 
 
-def step(tending: Tending, watch: Watch) -> Op[list[Change]]:
+def step(area: Area, watch: Watch) -> Op[list[Change]]:
     """Run ``watch.step``, then do the due work for the flow."""
     longest = watch.rest_ms
-    watch.rest_ms = min(longest, max(tending.rest_ms, tending.min_ms))
+    watch.rest_ms = min(longest, max(area.rest_ms, area.min_ms))
     try:
         changes = yield from next_changes(watch)
     except WaitTimeout as exc:
-        raise WaitTimeout(f"{exc}{unsupervised_text(tending.unsupervised)}") from exc.__cause__
+        raise WaitTimeout(f"{exc}{unsupervised_text(area.unsupervised)}") from exc.__cause__
     finally:
         watch.rest_ms = longest
-    if not watch.is_over and not tending.rest_ms:
-        yield from help_along(tending)
+    if not watch.is_over and not area.rest_ms:
+        yield from help_along(area)
     return changes
 
 
@@ -283,22 +283,22 @@ def unsupervised_text(queues: tuple[str, ...]) -> str:
     )
 
 
-def once(tending: Tending) -> Op[list[str]]:
+def once(area: Area) -> Op[list[str]]:
     """Supervise the queues briefly while Node workers end jobs there, and resign.
 
     Returns the queues without a leader that this client has no permission to lead.
     """
-    until = tending.clock.monotonic_ms() + MAX_ONCE_MS
-    tending.check_ms = 0
+    until = area.clock.monotonic_ms() + MAX_ONCE_MS
+    area.check_ms = 0
     while True:
-        yield from help_along(tending)
-        foreign = [led for led in tending.led.values() if led.position is not None]
-        if not foreign or tending.clock.monotonic_ms() >= until:
+        yield from help_along(area)
+        foreign = [led for led in area.led.values() if led.position is not None]
+        if not foreign or area.clock.monotonic_ms() >= until:
             break
         yield from events.read(foreign[0].watch.queue, foreign[0].position or "$", POLL_MS)
     with suppress(TransportError):  # the locks expire on their own
-        yield from resign(tending)
-    return sorted(queue.queue for queue in tending.refused)
+        yield from resign(area)
+    return sorted(queue.queue for queue in area.refused)
 
 
 def unsupervised_homes(prefix: str) -> Op[list[str]]:

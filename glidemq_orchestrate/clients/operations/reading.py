@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from glidemq_orchestrate.attempts import client_supervision as tendings
+from glidemq_orchestrate.attempts import client_supervision
 from glidemq_orchestrate.errors import GlideMQError, WaitTimeout
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
@@ -50,15 +50,15 @@ class ReadingOperations:
         return backend_of(self.ref)
 
     @cached_property
-    def _tending(self) -> tendings.Tending:
+    def _area(self) -> client_supervision.Area:
         """The supervision by this client; starts with its first wait."""
-        return tendings.for_flow(self.ref, self.clock)
+        return client_supervision.for_flow(self.ref, self.clock)
 
     def read_changes(self, watch: Watch) -> Op[list[Change]]:
         """Read the next changes of a watch. Renews the owner's lease, and supervises if needed."""
         if self.owned is not None:
             yield from self.owned.renew_if_due(self.ref, self.clock)
-        return (yield from tendings.step(self._tending, watch))
+        return (yield from client_supervision.step(self._area, watch))
 
     def now(self) -> Op[datetime]:
         """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
@@ -167,7 +167,7 @@ class ReadingOperations:
             WaitTimeout: The flow has not ended in time.
         """
         limit = _limit(timeout)
-        return tendings.wait(self._tending, self._waiting, limit)
+        return client_supervision.wait(self._area, self._waiting, limit)
 
     def _blocking_wait(self) -> Op[str]:
         """``; node NODE waits: REASON``; '' if all nodes only wait for their turn, or cannot be read."""
@@ -187,7 +187,7 @@ class ReadingOperations:
 
     def resign(self) -> Op[None] | None:
         """Release the locks of this client as a supervisor, if it has any; without this they expire."""
-        return tendings.resign(self._tending) if self._tending.led else None
+        return client_supervision.resign(self._area) if self._area.led else None
 
     def supervise(self) -> Op[None]:
         """Supervise the queues of the flow once, unless they have a supervisor.
@@ -197,7 +197,7 @@ class ReadingOperations:
         have a supervisor, otherwise up to a few seconds. It does nothing if the server refuses it. Safe to
         repeat.
         """
-        yield from tendings.once(self._tending)
+        yield from client_supervision.once(self._area)
 
     def is_supervised(self) -> Op[bool]:
         """Whether the home queue of the flow has a supervisor.
@@ -205,7 +205,7 @@ class ReadingOperations:
         A supervisor is a Python worker of one of the flow's queues, ``glidemq supervise``, or a client in
         ``wait`` or ``watch``. Without one, the flow does not advance after jobs that Node workers have ended.
         """
-        return tendings.is_supervised(self.ref)
+        return client_supervision.is_supervised(self.ref)
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> Changes:
         """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.

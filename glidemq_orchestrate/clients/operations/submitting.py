@@ -10,8 +10,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate.attempts import client_supervision as tending
-from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts import client_supervision, workers
 from glidemq_orchestrate.clients.operations.changing import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.backend import Reach
@@ -131,7 +130,7 @@ class ProducerOperations:
             The queues without a supervisor that the server does not permit this client to supervise.
         """
         keys = QueueKeys(self._prefix, check_queue_name(home))
-        return (yield from tending.once(tending.for_home(keys, self._clock)))
+        return (yield from client_supervision.once(client_supervision.for_home(keys, self._clock)))
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> Op[FlowPlan]:
         """Explain what ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep.

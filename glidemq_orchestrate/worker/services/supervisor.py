@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.attempts import client_supervision, upkeep, workers
-from glidemq_orchestrate.attempts.client_supervision import Tending
+from glidemq_orchestrate.attempts.client_supervision import Area
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.errors import ProtocolError
@@ -76,7 +76,7 @@ class Supervisor(Service):
         lock = duration("lease", lease, min_=timedelta(seconds=1))
         keys, lock_ms, every_ms = self._keys_of(queues), milliseconds(lock), milliseconds(every)
         owns = [Supervision(queue, self.id, lock_ms, max_stalled) for queue in keys]
-        self._tendings = [Tending(own, self._clock, every_ms, every_ms, frozenset(keys)) for own in owns]
+        self._areas = [Area(own, self._clock, every_ms, every_ms, frozenset(keys)) for own in owns]
 
     async def tick(self) -> bool:
         """Maintain all queues once. Returns whether this supervisor leads all of them. Repeatable.
@@ -84,33 +84,33 @@ class Supervisor(Service):
         Raises:
             GlideMQError: A queue could not be supervised.
         """
-        for tending in self._tendings:
-            await self._run(client_supervision.tend(tending))
-        return all(tending.leads for tending in self._tendings)
+        for area in self._areas:
+            await self._run(client_supervision.supervise(area))
+        return all(area.leads for area in self._areas)
 
     @property
     def rest(self) -> float:
         """The seconds until the next ``tick`` has something to do."""
-        return min(tending.rest_ms for tending in self._tendings) / 1000
+        return min(area.rest_ms for area in self._areas) / 1000
 
     async def resign(self) -> None:
         """Release the lead immediately; ``tick`` takes it again if it is free."""
-        for tending in self._tendings:
-            await self._run(client_supervision.resign(tending))
+        for area in self._areas:
+            await self._run(client_supervision.resign(area))
 
     _kind = "supervisor"
 
     def _introduction(self) -> str:
-        return f"{self.id} supervises queues {', '.join(one.own.queue.queue for one in self._tendings)}"
+        return f"{self.id} supervises queues {', '.join(one.own.queue.queue for one in self._areas)}"
 
     async def _begin(self) -> None:
-        for tending in self._tendings:
-            what = f"supervising queue {tending.own.queue.queue}"
+        for area in self._areas:
+            what = f"supervising queue {area.own.queue.queue}"
             try:
-                await self._run(client_supervision.tend(tending))
+                await self._run(client_supervision.supervise(area))
             except ProtocolError as exc:  # keys of one queue are broken: still supervise the others
                 self._failures.report(what, exc)
-            self._every(what, MAX_REST_SECONDS, functools.partial(tend, self._run, tending))
+            self._every(what, MAX_REST_SECONDS, functools.partial(supervise, self._run, area))
 
     async def _finish(self) -> None:
         await self._end_tasks()
@@ -121,18 +121,18 @@ class Supervisor(Service):
 MIN_MS: Final = 20
 
 
-async def tend(run: Run, tending: Tending) -> float:
+async def supervise(run: Run, area: Area) -> float:
     """Supervise a queue once; returns the seconds until the next time.
 
     Raises:
         GlideMQError: The queue could not be supervised. Lost workers that were found are logged.
     """
     try:
-        await run(client_supervision.tend(tending))
+        await run(client_supervision.supervise(area))
     finally:
-        log_lost_workers(tending.own.lost)
-        tending.own.lost.clear()
-    return tending.rest_ms / 1000
+        log_lost_workers(area.own.lost)
+        area.own.lost.clear()
+    return area.rest_ms / 1000
 
 
 def seconds_until(due_ms: int, clock: Clock) -> float | None:
@@ -151,7 +151,7 @@ class QueueChores:
         handlers: The handlers of the worker.
         slots: The jobs that it holds.
         heartbeats: Its heartbeats.
-        tending: Its supervision of the queue and the queues around it.
+        area: The queue and the queues around it.
         clock: The current time.
     """
 
@@ -161,7 +161,7 @@ class QueueChores:
     handlers: Handlers
     slots: JobSlots
     heartbeats: Heartbeats
-    tending: Tending
+    area: Area
     clock: Clock
 
     async def announce(self) -> None:
@@ -189,7 +189,7 @@ class QueueChores:
     async def reclaim(self) -> None:
         """Reclaim the jobs of lost workers."""
         await self.heartbeats.catch_up(self.keys.queue)
-        own = self.tending.own
+        own = self.area.own
         lost = await self.run(
             upkeep.reclaim(
                 [self.keys], self.worker_id,
@@ -201,4 +201,4 @@ class QueueChores:
     async def supervise(self) -> float:
         """Advance the flows of the queue."""
         await self.heartbeats.catch_up(self.keys.queue)
-        return await tend(self.run, self.tending)
+        return await supervise(self.run, self.area)

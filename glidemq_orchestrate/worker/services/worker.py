@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from glidemq_orchestrate.attempts import client_supervision as tendings
-from glidemq_orchestrate.attempts import workers
-from glidemq_orchestrate.attempts.client_supervision import Tending
+from glidemq_orchestrate.attempts import client_supervision, workers
+from glidemq_orchestrate.attempts.client_supervision import Area
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, begin
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
@@ -283,7 +282,7 @@ class Worker(HandlerService, RegistersHandlers):
 
     async def _unregister(self) -> None:
         for chores in self._chores.values():
-            await self._run(tendings.resign(chores.tending))
+            await self._run(client_supervision.resign(chores.area))
         await self._run(workers.withdraw(list(self._queues.values()), self.id))
 
     async def _run_hook(self, hook: Callable[[], None]) -> None:
@@ -311,9 +310,9 @@ class Worker(HandlerService, RegistersHandlers):
     def _chores_of(self, keys: QueueKeys, max_stalled: int) -> QueueChores:
         own = Supervision(keys, self.id, self._lock_ms, max_stalled)
         every_ms = int(UPKEEP_SECONDS * 1000)
-        tending = Tending(own, self._clock, every_ms, every_ms, frozenset(self._queues.values()))
+        area = Area(own, self._clock, every_ms, every_ms, frozenset(self._queues.values()))
         return QueueChores(
-            self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, tending, self._clock
+            self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, area, self._clock
         )
 
 

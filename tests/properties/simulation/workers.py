@@ -11,9 +11,8 @@ from functools import partial
 from typing import Final
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate.attempts import client_supervision as tending
-from glidemq_orchestrate.attempts import upkeep, workers
-from glidemq_orchestrate.attempts.client_supervision import Tending
+from glidemq_orchestrate.attempts import client_supervision, upkeep, workers
+from glidemq_orchestrate.attempts.client_supervision import Area
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.exchange import (
     MAX_NODES,
@@ -75,8 +74,8 @@ class SimulatedWorker:
         self.id = f"gmo-worker-{token}"
         self.scheduler, self.ledger, self.heals, self.late = scheduler, ledger, heals, late
         self.queues = {name: QueueKeys(PREFIX, name) for name in queues}
-        self._tendings = {
-            name: tending_of(scheduler, self.id, keys, self.queues.values())
+        self._areas = {
+            name: area_of(scheduler, self.id, keys, self.queues.values())
             for name, keys in self.queues.items()
         }
         self.held: dict[tuple[str, str], Attempt] = {}
@@ -143,7 +142,7 @@ class SimulatedWorker:
         return upkeep.reclaim([keys], self.id, lock_ms=lock, max_stalled=MAX_STALLED, clock=self.scheduler)
 
     def _supervise(self, keys: QueueKeys) -> Op[object]:
-        return tending.tend(self._tendings[keys.queue])
+        return client_supervision.supervise(self._areas[keys.queue])
 
     def _beat(self, keys: QueueKeys) -> Op[None]:
         held = [attempt for attempt in self.held.values() if attempt.queue == keys.queue]
@@ -170,7 +169,7 @@ class SimulatedWorker:
         while any(feed in self.process.tasks for feed in self._feeds.values()):
             yield Sleep(10)
         for keys in self.queues.values():
-            yield from self._until_done(partial(tending.resign, self._tendings[keys.queue]))
+            yield from self._until_done(partial(client_supervision.resign, self._areas[keys.queue]))
         yield from self._until_done(partial(workers.withdraw, list(self.queues.values()), self.id))
         self.process.is_alive = False
 
@@ -301,11 +300,11 @@ class SimulatedWorker:
         self.scheduler.wake(self._feeds[attempt.queue])
 
 
-def tending_of(scheduler: Scheduler, token: str, keys: QueueKeys, own: Iterable[QueueKeys]) -> Tending:
+def area_of(scheduler: Scheduler, token: str, keys: QueueKeys, own: Iterable[QueueKeys]) -> Area:
     """How a process looks after a queue, and after those with which it has flows in common."""
     every_ms = int(UPKEEP_SECONDS * SECOND)
     watch = Supervision(keys, token, scheduler.lock_ms, MAX_STALLED)
-    return Tending(watch, scheduler, every_ms, every_ms, frozenset(own))
+    return Area(watch, scheduler, every_ms, every_ms, frozenset(own))
 
 
 def supervisor(scheduler: Scheduler, queues: Sequence[str], again: Callable[[], None] | None) -> Process:
@@ -316,10 +315,10 @@ def supervisor(scheduler: Scheduler, queues: Sequence[str], again: Callable[[], 
     own = [QueueKeys(PREFIX, name) for name in queues]
 
     def watching(name: str) -> Program:
-        work = tending_of(scheduler, token, QueueKeys(PREFIX, name), own)
+        work = area_of(scheduler, token, QueueKeys(PREFIX, name), own)
         while True:
             with suppress(TransportError):
-                yield from tending.tend(work)
+                yield from client_supervision.supervise(work)
             yield Sleep(int(UPKEEP_SECONDS * SECOND))
 
     for name in queues:
