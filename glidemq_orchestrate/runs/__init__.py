@@ -11,9 +11,9 @@ flows need none of this.
 - ``run`` has the two classes for orchestrators, and reads results.
 - ``steps`` lets the same code serve blocking clients and clients on an event loop, and waits out outages.
 
-``in_text``, ``in_line`` and ``in_block`` make text of workers safe for a log; ``Json``, ``JsonLike`` and
-``Duration`` are the types of data, results and lengths of time. Names are resolved on first use, so
-parsing a DAG file imports few modules.
+``in_text``, ``in_line`` and ``in_block`` make text of workers safe for a log, and ``nearest`` suggests a known
+word. ``Json``, ``JsonLike`` and ``Duration`` are the types of data, results and lengths of time. Names are
+resolved on first use, so parsing a DAG file imports few modules.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.foundation.durations import Duration
+    from glidemq_orchestrate.foundation.suggestions import nearest
     from glidemq_orchestrate.foundation.texts import in_block, in_line, in_text
     from glidemq_orchestrate.runs.attempt import (
         Attempt,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 
 _PUBLIC: Final = {
     "foundation.durations": ("Duration",),
+    "foundation.suggestions": ("nearest",),
     "foundation.texts": ("in_block", "in_line", "in_text"),
     "runs.attempt": (
         "Attempt",
@@ -161,6 +163,7 @@ __all__ = [
     "json_size",
     "leaves_of",
     "log_failures",
+    "nearest",
     "owner_of",
     "reconnect_pauses",
     "short_name",

@@ -18,7 +18,7 @@ The last case is recognised if the kill has cancelled the flow. If the process d
 flow, a clear looks like a retry. Airflow 3.1 counts only the clears of runs that had ended, so there the last
 two cases look like retries as well.
 
-A ``Note`` is stored with the flow: which end the task has shown, and what it has restarted itself. Everything
+A ``Note`` is stored with the flow: the end that the task has shown, and its own restarts. Everything
 except ``runs_before`` is pure: no Airflow, no server.
 """
 
@@ -224,7 +224,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a task stores with a generation of its flow; see ``Flow.note``.
+    """The note that a task stores with a generation of its flow; see ``Flow.note``.
 
     Attributes:
         request: The token of the try that wrote it.

@@ -116,7 +116,7 @@ def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowE
 
 
 def call_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
-    """Call the callbacks in an Airflow worker, where nothing renews the lease until then; never fails."""
+    """Call the callbacks in an Airflow worker, which renews no lease during a call; never fails."""
     for path in paths:
         called = _begin(path, kind, event)
         wait([called], CALLBACK_TIMEOUT.total_seconds())

@@ -87,7 +87,7 @@ def object_of(text: FlowText) -> dict[str, Any]:
 
 
 def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
-    """Refuse a description that cannot become a flow, whatever its templates render to. Opens no file.
+    """Refuse a description that cannot become a flow for any values of its templates. Opens no file.
 
     A flow of more than 5,000 nodes is only checked by ``submit``: DAG files are parsed often.
 
@@ -111,7 +111,7 @@ def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
 def check_job(
     parts: Mapping[str, Any], options: object, retention: object, marks: Collection[str] = MARKS
 ) -> None:
-    """Refuse a job that cannot run, whatever its templates render to.
+    """Refuse a job that cannot run for any values of its templates.
 
     Raises:
         InvalidFlow, InvalidJob, ConfigurationError, EncodeError, PayloadTooLarge: The errors of ``submit``.

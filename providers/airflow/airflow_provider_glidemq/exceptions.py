@@ -107,7 +107,7 @@ class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
     ``sizes`` maps each node to the size of its result in bytes of JSON.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  what the message contains
+    def __init__(  # noqa: PLR0913, PLR0917  the parts of the message
         self,
         flow_id: str,
         size: int,

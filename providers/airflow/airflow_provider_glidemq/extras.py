@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, get_args
 
+from glidemq_orchestrate import runs
 from glidemq_orchestrate.dashboard import check_templates
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
@@ -99,8 +99,7 @@ def _unknown(name: str, number: int, *, hides: bool) -> ConfigurationError:
             f"The extras are {', '.join(EXTRAS)}"
         )
     short = name.removeprefix(LONG).strip().lower().replace("-", "_")
-    near = get_close_matches(short, list(EXTRAS), 1)
-    name_here = _ELSEWHERE.get(short) or (near[0] if near else None)
+    name_here = _ELSEWHERE.get(short) or runs.nearest(short, EXTRAS)
     advice = f"use {name_here}" if name_here else f"the extras are {', '.join(EXTRAS)}"
     return ConfigurationError(f"extra {shown(name)} is unknown: {advice}")
 

@@ -29,7 +29,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 PYTHON_JOB: Final = "python"  # glidemq_orchestrate.python.functions.JOB_NAME
 SPARK_JOB: Final = "spark.python"  # glidemq_orchestrate.spark.steps.run.JOB_NAME
 _CONTEXT: Final = "ctx"
-_DAG_MODULE: Final = "unusual_prefix_"  # what Airflow puts before the name of a DAG file
+_DAG_MODULE: Final = "unusual_prefix_"  # Airflow's prefix of the module name of a DAG file
 _ASKING: Final = frozenset({"get_current_context", "get_parsing_context"})
 _TOP_LEVEL: Final = "move it to the top level of its module"
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -47,7 +47,7 @@ class NamedFunction:
         """Refuse a function that no worker could find or call. May be called while the DAG is parsed.
 
         Raises:
-            ConfigurationError: The function is refused; the message has the reason, and what to do instead.
+            ConfigurationError: The function is refused; the message has the reason, and an alternative.
         """
         title = _title(function)
         if not inspect.isfunction(function):

@@ -144,7 +144,7 @@ _BLOCKED: Final = frozenset({JobState.WAITING_CHILDREN, JobState.FAILED, JobStat
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one try of an Airflow task has seen of its nodes.
+    """A record of the nodes of a task, as one try of the task has seen them.
 
     Attributes:
         attempt: The number of the try.

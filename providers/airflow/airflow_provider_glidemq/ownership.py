@@ -1,8 +1,8 @@
 """The task as the owner of its flow. If the task vanishes, the flow ends when the lease expires.
 
-A task owns only what it has begun. A flow that a person, or another client, has begun or reopened after its
-end (``retry``, ``restart``, ``rerun``, a changed end of a node) belongs to them: the task waits for it, and
-no kill, timeout or triggerer ends it.
+A task owns only the flows that it has begun. A flow that a person, or another client, has begun or reopened
+after its end (``retry``, ``restart``, ``rerun``, a changed end of a node) belongs to them: the task waits for
+it, and no kill, timeout or triggerer ends it.
 """
 
 from __future__ import annotations

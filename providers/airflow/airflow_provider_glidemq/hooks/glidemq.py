@@ -143,7 +143,7 @@ class GlideMQHook(BaseHook):
 
         Returns:
             Whether it is usable, and a text: server and topology, function libraries, rights of the user, and
-            advice; or what is wrong. The text contains no secret.
+            advice; or the fault. The text contains no secret.
         """
         try:
             return inspect_server(self.get_settings())
@@ -170,7 +170,7 @@ def looking_up(conn_id: str) -> Iterator[None]:
     """Raise a specific error when a connection cannot be looked up.
 
     Raises:
-        LookupFailed: Instead of what Airflow or a secrets backend raises, whose text may hold a secret.
+        LookupFailed: Instead of the error of Airflow or a secrets backend, whose text may hold a secret.
     """
     try:
         yield
@@ -187,7 +187,7 @@ def patience_for(log: Any, what: str) -> Patience:
 
     Args:
         log: The log of the task.
-        what: What cannot be watched meanwhile, for the log.
+        what: The subject of the wait, for the log.
     """
     return runs.Patience(None, other=PATIENCE_SECONDS, what=f"{what} cannot be watched", log=log)
 
@@ -235,7 +235,7 @@ def inspect_server(settings: ConnectionSettings) -> tuple[bool, str]:
     """Inspect the server, or every primary of a cluster. Read-only.
 
     Returns:
-        Whether tasks can use it, and a readable text: one line for what holds everywhere, one for each server
+        Whether tasks can use it, and a readable text: one line about the deployment, one for each server
         and each piece of advice.
     """
     from glidemq_orchestrate.clients.servers import Verdict, examine  # noqa: PLC0415  DAG files never need it

@@ -124,7 +124,7 @@ class GlideMQFlowOperator(FlowTask):
         """Read the flow file, and refuse a flow that cannot run; Airflow has parsed the DAG.
 
         Raises:
-            GlideMQError: The file cannot be read, or the flow cannot run, whatever its templates render to.
+            GlideMQError: The file cannot be read, or the flow cannot run for any values of its templates.
             TypeError: No value of this type describes a flow.
         """
         if is_file(self.flow) and not is_unknown(self.flow, self._marks()):

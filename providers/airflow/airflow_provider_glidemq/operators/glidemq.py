@@ -96,7 +96,7 @@ class GlideMQOperator(FlowTask):
         """Refuse a job that cannot run; Airflow has parsed the DAG.
 
         Raises:
-            GlideMQError, TypeError: The job cannot run, whatever its templates render to.
+            GlideMQError, TypeError: The job cannot run for any values of its templates.
         """
         self._check()
         super().resolve_template_files()

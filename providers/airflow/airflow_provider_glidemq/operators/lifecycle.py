@@ -52,13 +52,13 @@ XCOM_FLOW_ID: Final = "glidemq_flow_id"
 class FlowTask(LineageTask):
     """A task that runs one flow: submits or continues it, waits for its end, and ends as the flow does.
 
-    Subclasses define the flow and what the task returns. See ``GlideMQFlowOperator`` for the rest.
+    Subclasses define the flow and the return value of the task. See ``GlideMQFlowOperator`` for the rest.
 
     Raises:
-        ValueError: A parameter is invalid, whatever its templates render to.
+        ValueError: A parameter is invalid for any values of its templates.
     """
 
-    def __init__(  # noqa: PLR0913  what the operators have in common
+    def __init__(  # noqa: PLR0913  the common parameters of the operators
         self,
         *,
         flow_id: str | None = None,
@@ -107,7 +107,7 @@ class FlowTask(LineageTask):
     shows_end: ClassVar[bool] = True
     """Whether the task ends as its flow does; if not, clearing it restarts the flow."""
 
-    # -- what Airflow calls ----------------------------------------------------------------------------------
+    # -- called by Airflow -----------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> Any:
         """Submit the flow, or attach to it. Return its results if it has ended, else wait."""

@@ -27,7 +27,7 @@ MAX_STEPS: Final = 1_000
 
 
 class LineageTask(Linked, TemplatedOperator):
-    """A task whose flow may have Spark steps that report what they read and write.
+    """A task whose flow may have Spark steps that report their inputs and outputs.
 
     They report it in their data or in their result, ``{"lineage": {"inputs": [...], "outputs": [...]}}``, and
     Spark reports which folders its queries read and write. The lineage of the task combines all its steps: a
@@ -71,7 +71,7 @@ class LineageTask(Linked, TemplatedOperator):
 
 
 def _reports(flow: Flow, open_queue: Callable[[str], Queue]) -> Iterator[Any]:
-    """The data and the results of the Spark steps that have completed, and what Spark reports about them."""
+    """The data and results of the completed Spark steps, and the reports of Spark about them."""
     steps = (node for node in flow.nodes() if node.job.startswith(SPARK) and node.state == "completed")
     with contextlib.ExitStack() as clients:
         queues: dict[str, Queue] = {}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class WaitingSensor(Linked, BaseSensorOperator):
-    """Waits for one thing, which ``_look`` checks and ``_trigger`` waits for.
+    """Waits for a subject that ``_look`` checks and ``_trigger`` waits for.
 
     As for every sensor, ``soft_fail`` skips the task after a timeout or an ``AirflowFailException``, and
     ``never_fail`` after any failure. Deferred or not, the wait ends at ``timeout`` or ``execution_timeout``,
@@ -89,7 +89,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
             raise
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        """Whether it has come, with what the task returns; raises for an end that is not allowed.
+        """Whether the wait is over, with the return value of the task; raises for an end that is not allowed.
 
         Raises:
             GlideMQException: The server cannot be reached: raised at once by the first check of a task, and
@@ -137,7 +137,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         raise NotImplementedError
 
     def _look(self) -> bool | PokeReturnValue:
-        """Whether it has come, with what the task returns; raises for an end that is not allowed.
+        """Whether the wait is over, with the return value of the task; raises for an end that is not allowed.
 
         Raises:
             GlideMQError: The server cannot be read.

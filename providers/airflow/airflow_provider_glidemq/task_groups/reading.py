@@ -265,7 +265,7 @@ class GroupReader:
         options = options_of(given(operator, "options"), carried_over(operator, self._pools))
         return {"queue": queue, "job": job, "data": data, "options": options}
 
-    # -- what is given ---------------------------------------------------------------------------------------
+    # -- arguments ------------------------------------------------------------------------------------------
 
     def _expansion(self, operator: MappedOperator, into: str) -> dict[str, Any]:
         over = getattr(operator, "op_kwargs_expand_input", operator.expand_input).value

@@ -45,8 +45,8 @@ class GlideMQLaunchOperator(FlowTask):
 
     Raises:
         GlideMQFlowSuperseded, GlideMQException, AirflowFailException: See ``GlideMQFlowOperator``.
-        InvalidFlow, TypeError: While the DAG is parsed: the flow cannot run, whatever its templates render
-            to.
+        InvalidFlow, TypeError: While the DAG is parsed: the flow cannot run for any values of
+            its templates.
     """
 
     template_fields: Sequence[str] = ("tasks", "glidemq_conn_id")
@@ -117,7 +117,7 @@ class GlideMQNodeMonitor(BaseOperator):
     ui_color = "#dbe9f4"
     template_fields: Sequence[str] = ()
 
-    def __init__(  # noqa: PLR0913  what the group knows
+    def __init__(  # noqa: PLR0913  the group supplies them
         self,
         *,
         node: str,

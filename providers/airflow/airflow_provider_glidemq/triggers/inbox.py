@@ -112,7 +112,7 @@ class Inbox:
         """Wait for messages, and return those of the next event.
 
         Raises:
-            GlideMQError, or what else ended the worker.
+            Exception: The error that has ended the worker.
         """
         loop = asyncio.get_running_loop()
         await self._until(1, None)

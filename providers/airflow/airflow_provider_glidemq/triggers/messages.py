@@ -106,7 +106,7 @@ class GlideMQMessageTrigger(Serialized, BaseEventTrigger):
         if not 1 <= size <= MAX_MESSAGES:
             raise ValueError(f"batch_size must be 1 to {MAX_MESSAGES}, got {size}")
 
-    # -- Airflow 3.3: a stream notified of what was stored ---------------------------------------------------
+    # -- Airflow 3.3: a stream with acknowledgements ---------------------------------------------------------
 
     def shared_stream_key(self) -> Hashable:
         """Triggers with equal arguments share one stream."""
@@ -125,7 +125,7 @@ class GlideMQMessageTrigger(Serialized, BaseEventTrigger):
         async for payload in shared_stream:
             yield MessagesEvent(payload=payload)
 
-    # -- before: it is assumed to be stored after a while ----------------------------------------------------
+    # -- before: events count as stored after a while --------------------------------------------------------
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each batch, indefinitely."""
@@ -148,7 +148,7 @@ class GlideMQMessageTrigger(Serialized, BaseEventTrigger):
                         batch = await inbox.next()
                         pauses = reconnect_pauses()
                         yield inbox, batch
-            except Exception as exc:  # noqa: BLE001  of any class: the watcher goes on
+            except Exception as exc:  # noqa: BLE001  of any class: the watcher continues
                 pause = next(pauses)
                 self.log.warning(
                     "Queue %s cannot be read, retrying in %.1f s: %s: %s",

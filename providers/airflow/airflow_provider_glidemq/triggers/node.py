@@ -1,8 +1,8 @@
 """The trigger for nodes of the flow of a task group. Its state is JSON; nothing blocks the event loop.
 
 Each task of the group has one trigger. An XCom of the task launch, which Airflow removes when launch runs
-again, holds the generation of the flow that the trigger may show. Other XComs hold what each try of the task
-has seen. They distinguish a task that was cleared alone, whose nodes must start over, from a task that was
+again, holds the generation of the flow that the trigger may show. Other XComs hold the record of each try of
+the task. They distinguish a task that was cleared alone, whose nodes must start over, from a task that was
 cleared with launch or with an upstream task, which have already started its nodes over.
 """
 
@@ -284,7 +284,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
             self.log.info("%s: %s", status, in_text(reason))
         return {"status": status, "reason": reason[:MAX_REASON]}
 
-    # -- what users do ---------------------------------------------------------------------------------------
+    # -- ended by users --------------------------------------------------------------------------------------
 
     async def on_kill(self) -> None:
         """End the nodes as a user has ended the task. Airflow 3.1 and 3.2 do not call this.

@@ -89,7 +89,7 @@ class TaskNodes:
     async def start_over(self, names: Sequence[str], request: str, reason: str) -> None:
         """Run some nodes and all their dependents again; running nodes are cancelled first.
 
-        Repeatable with the same request: a repeat only completes what a killed process has left undone.
+        Repeatable with the same request: a repeat only completes the work of a killed process.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: See ``Flow.rerun``.

@@ -216,7 +216,7 @@ class Subscription(Generic[T]):
     """One watcher of one subject, woken by each poll with a new status.
 
     Attributes:
-        subject: What is watched.
+        subject: The watched subject.
         often, seldom: Seconds between polls while jobs of its queue end, and otherwise.
     """
 
