@@ -269,5 +269,9 @@ RETURN_VALUE: Final = "return_value"
 LAUNCH_SECONDS: Final = 2.0  # between checks of a task that another task waits for
 
 
-class NotLaunched(Exception):
-    """Launch has ended without submitting a flow."""
+class EndedEarly(Exception):
+    """The task ends differently from its nodes, or has none."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+        super().__init__(reason)

@@ -5,44 +5,37 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-from airflow.sdk.log import mask_secret
+from airflow.sdk import log
 from airflow.triggers.base import BaseTrigger
 from asgiref.sync import sync_to_async
 
 try:
-    from airflow.sdk.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowOptionalProviderFeatureException,
-        AirflowRescheduleException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-        AirflowTaskTimeout,
-        TaskDeferralError,
-        TaskDeferralTimeout,
-        TaskDeferred,
-    )
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import (  # type: ignore[attr-defined, no-redef]
-        AirflowException,
-        AirflowFailException,
-        AirflowOptionalProviderFeatureException,
-        AirflowRescheduleException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-        AirflowTaskTimeout,
-        TaskDeferralError,
-        TaskDeferralTimeout,
-        TaskDeferred,
-    )
+    from airflow.sdk import exceptions
 
-try:
-    from airflow.sdk.log import amask_secret
-except ImportError:  # Airflow 3.1 and 3.2
+    exceptions.TaskDeferred  # noqa: B018
+except (AttributeError, ImportError):  # Airflow 3.1
+    from airflow import exceptions  # type: ignore[no-redef]
 
-    async def amask_secret(secret: Any, name: str | None = None) -> None:  # type: ignore[misc]
-        """Hide a secret in logs, from an event loop."""
-        await sync_to_async(mask_secret)(secret, name)  # see triggers.shared.tasks.ask
+AirflowException = exceptions.AirflowException
+AirflowFailException = exceptions.AirflowFailException
+AirflowOptionalProviderFeatureException = exceptions.AirflowOptionalProviderFeatureException
+AirflowRescheduleException = exceptions.AirflowRescheduleException
+AirflowSensorTimeout = exceptions.AirflowSensorTimeout
+AirflowSkipException = exceptions.AirflowSkipException
+AirflowTaskTimeout = exceptions.AirflowTaskTimeout
+TaskDeferralError = exceptions.TaskDeferralError
+TaskDeferralTimeout = exceptions.TaskDeferralTimeout
+TaskDeferred = exceptions.TaskDeferred
+
+mask_secret = log.mask_secret
+
+
+async def amask_secret(secret: str) -> None:
+    """Hide a secret in logs, from an event loop."""
+    if hasattr(log, "amask_secret"):
+        await log.amask_secret(secret)
+    else:  # Airflow 3.1 and 3.2
+        await sync_to_async(mask_secret)(secret)  # see triggers.shared.tasks.ask
 
 
 STARTS_FROM_TRIGGER: Final = hasattr(BaseTrigger, "on_kill")
@@ -56,21 +49,3 @@ def configuration() -> Any:
     except ImportError:  # Airflow 3.1
         found = importlib.import_module("airflow.configuration")
     return found.conf
-
-
-__all__ = [
-    "STARTS_FROM_TRIGGER",
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowOptionalProviderFeatureException",
-    "AirflowRescheduleException",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "AirflowTaskTimeout",
-    "TaskDeferralError",
-    "TaskDeferralTimeout",
-    "TaskDeferred",
-    "amask_secret",
-    "configuration",
-    "mask_secret",
-]

@@ -97,7 +97,7 @@ def operator(flow: Any = None, **kwargs: Any) -> GlideMQFlowOperator:
 
 
 def event(status: str = "completed", flow_id: str = FLOW_ID) -> dict[str, Any]:
-    return {"status": status, "flow_id": flow_id, "reason": "", "completed": 0, "total": 0}
+    return {"status": status, "flow_id": flow_id, "reason": ""}
 
 
 def load(job: str = "count", data: Any = None, **kwargs: Any) -> FlowSpec:

@@ -193,7 +193,7 @@ class TestWhatAPersonBegins:
         trigger = deferred(blocking(load("wait"), lease=60.0, poll_interval=0.1), context())
         await asyncio.to_thread(by_hand, flows, how)
         watching = asyncio.create_task(fired(trigger, 20))
-        await until(lambda: trigger._renewal.has_begun)
+        await until(lambda: trigger._renewal._last is not None)
         await trigger.on_kill()
         await asyncio.to_thread(later, 31, 62)
         assert flows.get(FLOW_ID).status().state == "running"
@@ -241,7 +241,7 @@ class TestTheTrigger:
         """It has moved to another triggerer, or Airflow is older than 3.3 and a user has ended the task."""
         trigger = deferred(blocking(load("wait"), lease=60.0), context())
         watching = asyncio.create_task(fired(trigger, 20))
-        await until(lambda: trigger._renewal.has_begun)
+        await until(lambda: trigger._renewal._last is not None)
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
             await watching

@@ -74,8 +74,6 @@ async def test_it_fires_when_the_flow_completes(
         "status": "completed",
         "flow_id": "f",
         "reason": "",
-        "completed": 3,
-        "total": 3,
         "generation": 0,
         "is_masked": False,
     }

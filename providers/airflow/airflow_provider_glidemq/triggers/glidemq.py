@@ -13,7 +13,6 @@ from airflow_provider_glidemq.node_reports import FlowLog, NodeReports
 from airflow_provider_glidemq.ownership import lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
 from airflow_provider_glidemq.triggers.waiting import (
-    MAX_REASON,
     ProgressCallbacks,
     Renewal,
     WaitingTrigger,
@@ -112,7 +111,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 flow = await self._find(client)
                 status = await self._until_end(client, flow)
                 if status.superseded_by is None:
-                    return self._event(status.state.value, status.reason, status.completed, status.total)
+                    return self._event(status.state.value, status.reason)
         except _TakenOver:
             return self._event("superseded", "a later try of the task has restarted the flow")
 
@@ -185,16 +184,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.log.info("%d/%d nodes completed", status.completed, status.total)
         return True
 
-    def _event(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:
-        return {
-            "status": status,
-            "flow_id": self.flow_id,
-            "reason": reason[:MAX_REASON],
-            "completed": completed,
-            "total": total,
-            "generation": self.generation,
-            "is_masked": self.is_masked,
-        }
+    def _about(self) -> dict[str, Any]:
+        return {"flow_id": self.flow_id, "generation": self.generation, "is_masked": self.is_masked}
 
     # -- ending ----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.group_flow import (
     LAUNCH_SECONDS,
-    NotLaunched,
+    EndedEarly,
     Seen,
     end_of,
     is_cleared_alone,
@@ -32,9 +32,8 @@ from airflow_provider_glidemq.group_flow import (
 from airflow_provider_glidemq.node_reports import WITHHELD, FlowLog, NodeReports
 from airflow_provider_glidemq.ownership import DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
-from airflow_provider_glidemq.triggers.nodes import EndedEarly, NodeEnd, TaskNodes
+from airflow_provider_glidemq.triggers.nodes import NodeEnd, TaskNodes
 from airflow_provider_glidemq.triggers.waiting import (
-    MAX_REASON,
     Renewal,
     WaitingTrigger,
     module,
@@ -151,8 +150,6 @@ class GlideMQNodeTrigger(WaitingTrigger):
                 return await self._watch_generation(client)
             except Superseded as exc:
                 self.log.info("%s, which this task shows now", exc)
-            except NotLaunched as exc:
-                return self._event("failed", str(exc))
             except EndedEarly as exc:
                 return self._event(exc.status, exc.reason)
 
@@ -282,7 +279,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
     def _event(self, status: str, reason: str) -> dict[str, Any]:
         if status != "completed":
             self.log.info("%s: %s", status, in_text(reason))
-        return {"status": status, "reason": reason[:MAX_REASON]}
+        return super()._event(status, reason)
 
     # -- ended by users --------------------------------------------------------------------------------------
 
@@ -321,7 +318,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
                     with suppress(FlowEnded):
                         await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
                 await task.remember_mark(self.node, await nodes.read())
-        except (Superseded, FlowEnded, NotLaunched, NotOwned, EndedEarly) as exc:
+        except (Superseded, FlowEnded, NotOwned, EndedEarly) as exc:
             self.log.info("%s is not ended: %s", self.node, exc)
         except GlideMQError:
             self.log.exception("%s could not be ended", self.node)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_glidemq.exceptions import again_in_group
-from airflow_provider_glidemq.group_flow import RETURN_VALUE, is_node_of, is_over, ordered
+from airflow_provider_glidemq.group_flow import RETURN_VALUE, EndedEarly, is_node_of, is_over, ordered
 from airflow_provider_glidemq.node_reports import in_block
 from airflow_provider_glidemq.results import check_size, longest_map
 from glidemq_orchestrate import AsyncFlow, JobState
@@ -163,13 +163,6 @@ class TaskNodes:
 
 LOG_LINES: Final = 100
 LOGS_SHOWN: Final = 3  # for an expanded task: the first nodes that failed
-
-
-class EndedEarly(Exception):
-    """The task ends differently from its nodes."""
-
-    def __init__(self, status: str, reason: str) -> None:
-        self.status, self.reason = status, reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_glidemq.conditions import QueueCondition
 from airflow_provider_glidemq.parameters import Converted, Seconds, in_seconds
-from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger
+from airflow_provider_glidemq.triggers.waiting import WaitingTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
@@ -60,8 +60,8 @@ class GlideMQQueueTrigger(WaitingTrigger):
         finally:
             events.unsubscribe(subscription)
 
-    def _event(self, status: str, reason: str) -> dict[str, Any]:
-        return {"status": status, "queue": self.queue_name, "reason": reason[:MAX_REASON]}
+    def _about(self) -> dict[str, Any]:
+        return {"queue": self.queue_name}
 
 
 _ENDED: Final = frozenset({"completed", "failed"})
@@ -102,10 +102,5 @@ class GlideMQJobTrigger(WaitingTrigger):
         finally:
             events.unsubscribe(subscription)
 
-    def _event(self, status: str, reason: str) -> dict[str, Any]:
-        return {
-            "status": status,
-            "queue": self.queue_name,
-            "job_id": self.job_id,
-            "reason": reason[:MAX_REASON],
-        }
+    def _about(self) -> dict[str, Any]:
+        return {"queue": self.queue_name, "job_id": self.job_id}

@@ -85,9 +85,13 @@ class WaitingTrigger(Serialized, BaseTrigger):
     async def _look_once_more(self) -> None:
         """Show the latest reports when the deadline has passed."""
 
+    def _about(self) -> dict[str, Any]:
+        """The values of every event that say which wait is over."""
+        return {}
+
     def _event(self, status: str, reason: str) -> dict[str, Any]:
-        """The payload of an event: ``timeout`` or ``error``."""
-        raise NotImplementedError
+        """The payload of the event; ``status`` may also be ``timeout`` or ``error``."""
+        return {"status": status, "reason": reason[:MAX_REASON], **self._about()}
 
     async def _payload(self) -> dict[str, Any]:
         left = None if self.deadline is None else self.deadline - time.time()
@@ -148,17 +152,12 @@ class Renewal:
         self.pause = seconds_of(lease) / runs.RENEWALS
         self._last: tuple[int, float] | None = None
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the lease was ever renewed."""
-        return self._last is not None
-
     async def renew_if_due(self, client: SharedClient, flow: AsyncFlow) -> None:
         """Renew the lease of the owner with which the flow was found."""
         now, last = asyncio.get_running_loop().time(), self._last
         if last is None or last[0] != flow.generation or now - last[1] >= self.pause:
             with suppress(Superseded):  # the next look at the flow finds it
-                await client.renew(flow)
+                await client.ask(flow.renew())
             self._last = (flow.generation, now)
 
 

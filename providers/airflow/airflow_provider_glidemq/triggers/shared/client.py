@@ -40,7 +40,7 @@ class SharedClient:
         self._connected = False
 
     async def find(self, flow_id: str, owner: Owner | None = None) -> AsyncFlow | None:
-        """The flow with this id, or None; ``owner``: the owner whose lease ``renew`` renews."""
+        """The flow with this id, or None; ``owner``: the owner whose lease the flow renews."""
         async with (
             self._first if not self._connected else self._gate
         ):  # the first call connects, the others wait
@@ -50,11 +50,6 @@ class SharedClient:
                 flow = None
             self._connected = True
         return flow
-
-    async def renew(self, flow: AsyncFlow) -> None:
-        """Renew the lease of the owner with which the flow was found."""
-        async with self._gate:
-            await flow.renew()
 
     async def cancel(
         self, flow_id: str, reason: str, generation: int | None, *, owner: str | None = None

@@ -20,7 +20,7 @@ from airflow.sdk.execution_time.xcom import XCom
 from asgiref.sync import sync_to_async
 
 from airflow_provider_glidemq.attempt import TaskKey
-from airflow_provider_glidemq.group_flow import LAUNCH_SECONDS, RETURN_VALUE, XCOM_LAUNCHED, NotLaunched, Seen
+from airflow_provider_glidemq.group_flow import LAUNCH_SECONDS, RETURN_VALUE, XCOM_LAUNCHED, EndedEarly, Seen
 from glidemq_orchestrate.runs import reconnect_pauses
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class GroupTask:
         """Wait for the last run of launch, and return the values that it has stored about its flow.
 
         Raises:
-            NotLaunched: Launch has ended without storing them.
+            EndedEarly: Launch has ended without storing them.
         """
         while True:
             state = (await self.states([self.launch])).get(self.launch)
@@ -165,7 +165,7 @@ class GroupTask:
                 found = await self._read(XCOM_LAUNCHED)
                 if isinstance(found, dict):
                     return found
-                raise NotLaunched(f"{self.launch} is {state} and has submitted no flow: clear it")
+                raise EndedEarly("failed", f"{self.launch} is {state} and has submitted no flow: clear it")
             await asyncio.sleep(LAUNCH_SECONDS)
 
     async def seen(self) -> Seen | None:
