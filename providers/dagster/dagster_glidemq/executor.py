@@ -104,8 +104,9 @@ def glidemq_executor(init_context: InitExecutorContext) -> Executor:
             def nightly():
                 report(clean(extract()))
     """
-    config = init_context.executor_config
-    launcher = _own_launcher(init_context)
+    config: Mapping[str, Any] = init_context.executor_config
+    of_instance = init_context.instance.run_launcher
+    launcher = of_instance if isinstance(of_instance, GlideMQRunLauncher) else None
     queue = config.get("queue") or (launcher.step_queue if launcher else STEP_QUEUE)
     if launcher is not None and queue == launcher.run_queue:
         raise ConfigurationError(
@@ -120,37 +121,27 @@ def glidemq_executor(init_context: InitExecutorContext) -> Executor:
     )
     return GlideMQStepExecutor(
         handler,
-        retries=RetryMode.from_config(_mapping(config, "retries")) or RetryMode.ENABLED,
+        retries=RetryMode.from_config(config.get("retries") or {}) or RetryMode.ENABLED,
         sleep_seconds=_seconds(config, "poll_interval"),
         check_step_health_interval_seconds=HEALTH_SECONDS,
         max_concurrent=config.get("max_concurrent"),
         tag_concurrency_limits=config.get("tag_concurrency_limits"),
         should_verify_step=True,
-        step_dependency_config=StepDependencyConfig.from_config(_mapping(config, "step_dependency_config")),
+        step_dependency_config=StepDependencyConfig.from_config(config.get("step_dependency_config") or {}),
     )
 
 
-def _own_launcher(context: InitExecutorContext) -> GlideMQRunLauncher | None:
-    """The run launcher of the instance, if it is a ``GlideMQRunLauncher``."""
-    launcher = context.instance.run_launcher
-    return launcher if isinstance(launcher, GlideMQRunLauncher) else None
-
-
 def _connection(config: Mapping[str, Any], launcher: GlideMQRunLauncher | None) -> GlideMQConnection:
-    if config.get("url") is None and launcher is not None:
+    if config.get("url") is not None:
+        return connection_of(config)
+    if launcher is not None:
         return launcher.connection
-    if config.get("url") is None and (url := os.environ.get("GLIDEMQ_URL")):
-        return connection_of({**config, "url": url})
-    if config.get("url") is None:
+    if not (url := os.environ.get("GLIDEMQ_URL")):
         raise ConfigurationError(
             "glidemq_executor needs the URL of a server: set url in its config, or GLIDEMQ_URL in the "
             "environment, or use GlideMQRunLauncher"
         )
-    return connection_of(config)
-
-
-def _mapping(config: Mapping[str, Any], name: str) -> Any:
-    return config.get(name) or {}
+    return connection_of({**config, "url": url})
 
 
 def _seconds(

@@ -199,9 +199,9 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
     def _revoke(self, run: dg.DagsterRun) -> tuple[str, bool]:
         """Revoke the newest job of a run. Returns the outcome, and whether a process will end the run."""
-        queue, job_id = _place_of_job(run)
-        if queue is None or job_id is None:
+        if (place := _place_of_job(run)) is None:
             return "", False
+        queue, job_id = place
         word = self._queues.revoke(queue, job_id)
         return word, word != "revoked" and self._why_lost(queue, job_id, margin=0.0) is None
 
@@ -216,9 +216,9 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         Raises:
             TransportError: The server does not respond: the state of the run is unknown.
         """
-        queue, job_id = _place_of_job(run)
-        if queue is None or job_id is None:
+        if (place := _place_of_job(run)) is None:
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "The run was not launched as a glide-mq job.")
+        queue, job_id = place
         why = self._why_lost(queue, job_id)
         if why is None:
             return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=job_id)
@@ -232,9 +232,9 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         include_container_logs: bool | None = True,  # noqa: ARG002, FBT001, FBT002  Dagster's
     ) -> str | None:
         """The state of the run's job and the workers of its queue; Dagster shows it when a run times out."""
-        queue, job_id = _place_of_job(run)
-        if queue is None or job_id is None:
+        if (place := _place_of_job(run)) is None:
             return None
+        queue, job_id = place
         try:
             job, workers = self._queues.read(queue, job_id), self._queues.workers_for(queue, RUN_JOB)
         except GlideMQError as exc:
@@ -265,11 +265,11 @@ def _queue_field(default: str, description: str) -> dg.Field:
     return dg.Field(dg.StringSource, is_required=False, default_value=default, description=description)
 
 
-def _place_of_job(run: dg.DagsterRun) -> tuple[str, str] | tuple[None, None]:
+def _place_of_job(run: dg.DagsterRun) -> tuple[str, str] | None:
     """Queue and id of the newest job of a run. A re-execution has the tags of its parent at first."""
     queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG, "")
     is_its_own = job_id.startswith(run_job_id(run.run_id, 0).removesuffix("0"))
-    return (queue, job_id) if queue is not None and is_its_own else (None, None)
+    return (queue, job_id) if queue is not None and is_its_own else None
 
 
 def _steps_in_flight(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -70,33 +70,25 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         ),
     )
 
-    @contextlib.contextmanager
-    def get_client(self) -> Iterator[FlowProducer]:
-        """Lend a client for flows; its connections are closed afterwards."""
-        with FlowProducer(self.settings()) as producer:
-            yield producer
+    def get_client(self) -> FlowProducer:
+        """A client for flows. Use it in ``with``, which closes its connections afterwards."""
+        return FlowProducer(self.settings())
 
-    @contextlib.contextmanager
-    def get_queue(self, name: str) -> Iterator[Queue]:
-        """Lend a client for the jobs of a queue; its connections are closed afterwards.
+    def get_queue(self, name: str) -> Queue:
+        """A client for the jobs of a queue. Use it in ``with``, which closes its connections afterwards.
 
         Args:
             name: The queue: 1 to 256 characters, none of ``{ } :``.
         """
-        with Queue(name, self.settings()) as queue:
-            yield queue
+        return Queue(name, self.settings())
 
-    @contextlib.asynccontextmanager
-    async def get_async_client(self) -> AsyncIterator[AsyncFlowProducer]:
-        """``get_client`` for ops and assets that are coroutines."""
-        async with AsyncFlowProducer(self.settings()) as producer:
-            yield producer
+    def get_async_client(self) -> AsyncFlowProducer:
+        """``get_client`` for ops and assets that are coroutines. Use it in ``async with``."""
+        return AsyncFlowProducer(self.settings())
 
-    @contextlib.asynccontextmanager
-    async def get_async_queue(self, name: str) -> AsyncIterator[AsyncQueue]:
-        """``get_queue`` for ops and assets that are coroutines."""
-        async with AsyncQueue(name, self.settings()) as queue:
-            yield queue
+    def get_async_queue(self, name: str) -> AsyncQueue:
+        """``get_queue`` for ops and assets that are coroutines. Use it in ``async with``."""
+        return AsyncQueue(name, self.settings())
 
     def run_flow(  # noqa: PLR0913  keyword-only, with defaults
         self,
