@@ -187,12 +187,12 @@ def test_a_step_is_not_run_again_after_it_has_begun(steps: Steps) -> None:
 MADE_UP: list[tuple[dict[str, Any] | None, str]] = [
     ({"run_id": "none"}, "run none was deleted"),
     ({"run_id": "none", "storage": "another"}, "has no run none"),
-    ({"run_id": 7}, "run_id in the payload is missing"),
+    ({"run_id": 7}, "the payload is invalid: run_id: "),
     ({"grace_seconds": -1}, "grace_seconds"),
     ({"known_state": "eJw="}, "exit code 1"),
     ({"known_state": "cos\nsystem\n"}, "exit code 1"),
     ({"retry_mode": "sometimes"}, "exit code 1"),
-    (None, "not an object"),
+    (None, "the payload is invalid: it: Input should be a valid dictionary"),
 ]
 
 
