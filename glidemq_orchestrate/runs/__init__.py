@@ -11,9 +11,9 @@ flows need none of this.
 - ``run`` has the two classes for orchestrators, and reads results.
 - ``steps`` lets the same code serve blocking clients and clients on an event loop, and waits out outages.
 
-``in_text``, ``in_line`` and ``in_block`` make text of workers safe for a log, and ``nearest`` suggests a known
-word. ``Json``, ``JsonLike`` and ``Duration`` are the types of data, results and lengths of time. Names are
-resolved on first use, so parsing a DAG file imports few modules.
+``in_text``, ``in_line`` and ``in_block`` make text of workers safe for a log; ``nearest`` suggests words.
+``Json``, ``JsonLike`` and ``Duration`` are the types of data, results and lengths of time. Names are resolved
+on first use, so parsing a DAG file imports few modules.
 """
 
 from __future__ import annotations

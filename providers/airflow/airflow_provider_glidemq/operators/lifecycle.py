@@ -335,7 +335,8 @@ class FlowTask(LineageTask):
         return result
 
     def _defer(self, context: Context, flow: Flow) -> NoReturn:
-        deadline = self._deadline(context["ti"])
+        limit = self.execution_timeout
+        deadline = None if limit is None else (context["ti"].start_date + limit).timestamp()
         left = None if deadline is None else timedelta(seconds=max(deadline - time.time(), 0.0))
         self.defer(
             trigger=GlideMQFlowTrigger(
@@ -357,10 +358,6 @@ class FlowTask(LineageTask):
             method_name="execute_complete",
             timeout=None if left is None else left + BACKSTOP,
         )
-
-    def _deadline(self, ti: RuntimeTaskInstanceProtocol) -> float | None:
-        limit = self.execution_timeout
-        return None if limit is None else (ti.start_date + limit).timestamp()
 
     def _time_out(self, context: Context, flow_id: str) -> NoReturn:
         reason = "the Airflow task's execution_timeout has passed"
