@@ -33,7 +33,7 @@ from glidemq_orchestrate.flows.staged import changes as staged_changes
 from glidemq_orchestrate.flows.staged import growth, lost_jobs
 from glidemq_orchestrate.flows.staged import reading as staged_reading
 from glidemq_orchestrate.flows.staged import submit as staged_submit
-from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.call import Op, ask
@@ -86,14 +86,11 @@ class FlowBackend(Protocol):
     def resolved(self, ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
         """The nodes, with ends from the record where jobs do not exist."""
 
-    def results(self, ref: FlowRef) -> Op[dict[str, Any]]:
-        """Read the result of every completed node, by name."""
+    def results(self, ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
+        """Read the result of every completed node by name, and the names of nodes with removed results."""
 
-    def outcome(self, ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
-        """Read results and failures of a flow that has ended."""
-
-    def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
-        """Wait for the end of a flow."""
+    def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowStatus]:
+        """Wait for the end of a flow; returns its status."""
 
     def delayed(self, ref: FlowRef) -> Op[dict[str, int]]:
         """Nodes that wait only for a delay that no job has, and until when (ms since the epoch)."""
@@ -193,7 +190,6 @@ class _Staged:
     ranked = staticmethod(staged_reading.ranked)
     resolved = staticmethod(staged_reading.resolved)
     results = staticmethod(staged_reading.results)
-    outcome = staticmethod(staged_reading.outcome)
     wait = staticmethod(staged_reading.wait)
     delayed = staticmethod(staged_reading.delayed)
     retried = staticmethod(staged_reading.retried)
@@ -227,7 +223,6 @@ class _Portable:
     ranked = staticmethod(portable_reading.ranked)
     resolved = staticmethod(portable_reading.resolved)
     results = staticmethod(portable_reading.results)
-    outcome = staticmethod(portable_reading.outcome)
     delayed = staticmethod(portable_reading.delayed)
     retried = staticmethod(portable_reading.retried)
     ran = staticmethod(portable_reading.ran)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from glidemq_orchestrate.errors import FailedNode
@@ -17,7 +18,7 @@ from glidemq_orchestrate.jobs.job import started
 from glidemq_orchestrate.jobs.job_hash import JobField, end_of_stub
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, command, function
+from glidemq_orchestrate.wire.call import Call, Op, command, every_row, function, write_fields
 from glidemq_orchestrate.wire.codec import decode as decode_json
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -131,7 +132,9 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
     )
 
 
-def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
+def flow_results(
+    queue: QueueKeys, flow_id: str, cursor: str
+) -> Call[tuple[str, tuple[dict[str, str], list[str]]]]:
     """A page: the next cursor (``0`` at the end), results by node name, and nodes with removed results."""
     return function(
         "gmo_flow_results",
@@ -146,7 +149,9 @@ def failed_node(node: NodeStatus) -> FailedNode:
     return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
 
 
-def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
+def node_inputs(
+    queue: QueueKeys, job_id: str, cursor: str
+) -> Call[tuple[str, tuple[dict[str, str], list[str]]]]:
     """A page of stored results of a node's dependencies by node name, and the refs of removed ones."""
     return function(
         "gmo_node_inputs",
@@ -224,19 +229,13 @@ TABLE_PAGE: Final = 200
 
 def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
     """Store rows of the node table."""
-    words = [word for pair in rows.items() for word in pair]
-    return command("HSET", f"{home.flow(flow_id)}:nodes", *words, decode=replies.anything)
+    return write_fields(f"{home.flow(flow_id)}:nodes", rows)
 
 
 def read_rows(ref: FlowRef) -> Op[dict[str, Row]]:
     """The row of every node by name, dependencies before dependents. Works for every path."""
-    found: dict[str, Row] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(rows_page(ref.home, ref.flow_id, cursor))
-        found |= page
-        if cursor == "0":
-            return dict(sorted(found.items(), key=lambda item: item[1][0]))
+    found = yield from every_row(partial(rows_page, ref.home, ref.flow_id))
+    return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
 def rows_page(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Row]]]:

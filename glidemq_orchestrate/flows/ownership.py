@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.owner import Owner, renew_lease
-from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask
 
@@ -82,8 +82,8 @@ class Ownership:
         else:
             yield from self.own(ref, clock)
 
-    def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
-        """Wait for the end of a flow, and renew its lease in the meantime."""
+    def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowStatus]:
+        """Wait for the end of a flow, and renew its lease in the meantime; returns its status."""
         deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
         while True:
             yield from self.renew_if_due(ref, clock)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -243,6 +243,40 @@ def members(key: str) -> Call[list[str]]:
 def fields_of(key: str, *fields: str) -> Call[list[str | None]]:
     """The given fields of a hash, in order."""
     return command("HMGET", key, *fields, decode=list)
+
+
+def write_fields(key: str, fields: Mapping[str, Word]) -> Call[None]:
+    """Write fields of a hash."""
+    words = [word for pair in fields.items() for word in pair]
+    return command("HSET", key, *words, decode=replies.anything)
+
+
+def fields_page(key: str, cursor: str, count: int) -> Call[tuple[str, dict[str, str]]]:
+    """A page of a hash: the next cursor (``0`` at the end) and the fields."""
+    return command("HSCAN", key, cursor, "COUNT", count, decode=replies.page)
+
+
+def members_page(key: str, cursor: str, count: int) -> Call[tuple[str, list[str]]]:
+    """A page of a set: the next cursor (``0`` at the end) and the members, possibly with duplicates."""
+    return command("SSCAN", key, cursor, "COUNT", count, decode=replies.members_page)
+
+
+def every_page(page: Callable[[str], Call[tuple[str, T]]]) -> Op[list[T]]:
+    """All pages that the call for a cursor reads: from cursor ``0`` until the next one is ``0``."""
+    cursor, found = "0", list[T]()
+    while True:
+        cursor, part = yield from ask(page(cursor))
+        found.append(part)
+        if cursor == "0":
+            return found
+
+
+def every_row(page: Callable[[str], Call[tuple[str, dict[str, T]]]]) -> Op[dict[str, T]]:
+    """``every_page`` of a table, as one dict."""
+    found: dict[str, T] = {}
+    for part in (yield from every_page(page)):
+        found |= part
+    return found
 
 
 def whole_hash(key: str) -> Call[dict[str, str]]:

@@ -184,11 +184,18 @@ def page(reply: Any) -> tuple[str, dict[str, str]]:
     return text(cursor), fields(found)
 
 
-def page_with_removed(reply: Any) -> tuple[str, dict[str, str], list[str]]:
-    """A cursor, the ``fields`` read with it, and the names of those that were removed."""
+def members_page(reply: Any) -> tuple[str, list[str]]:
+    """A cursor and the texts read with it."""
+    cursor, found = _listed(reply)
+    return text(cursor), texts(found)
+
+
+def page_with_removed(reply: Any) -> tuple[str, tuple[dict[str, str], list[str]]]:
+    """A cursor, and with it the ``fields`` read and the names of those that were removed."""
     if not isinstance(reply, list | tuple) or len(reply) != 3:
         raise ProtocolError("expected a cursor, fields and what was removed")
-    return (*page(reply[:2]), texts(reply[2]))
+    cursor, found = page(reply[:2])
+    return cursor, (found, texts(reply[2]))
 
 
 def rows(width: int) -> Callable[[Any], list[tuple[str, ...]]]:

@@ -14,6 +14,7 @@ from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import flow_history
 from glidemq_orchestrate.flows.nodes import leaf_names, named_nodes, node_logs, node_results
+from glidemq_orchestrate.flows.outcome import outcome, results
 from glidemq_orchestrate.flows.ownership import Ownership
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowStatus, NodeStatus, Wait, raise_unless_completed
 from glidemq_orchestrate.flows.watch import REST_MS, Quiet, Watch, begin_watch
@@ -117,7 +118,7 @@ class ReadingOperations:
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
         if names is None:
-            return (yield from self._backend.results(self.ref))
+            return (yield from results(self.ref))
         return (yield from node_results(self.ref, names))
 
     def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Op[Mapping[str, Wait]]:
@@ -154,7 +155,7 @@ class ReadingOperations:
 
     def outcome(self) -> Op[FlowOutcome]:
         """Read the current status, results and failures."""
-        return (yield from self._backend.outcome(self.ref, (yield from self._backend.status(self.ref))))
+        return (yield from outcome(self.ref, (yield from self.status())))
 
     def wait(self, *, timeout: Duration | None = None) -> Op[FlowOutcome]:
         """Wait until the flow has ended, in any state; ``outcome.status`` has the state.
@@ -181,9 +182,8 @@ class ReadingOperations:
         return f"; node {found[0]} waits: {found[1]}" if found else ""
 
     def _waiting(self, limit: int | None) -> Op[FlowOutcome]:
-        if self.owned is not None:
-            return self.owned.wait(self.ref, limit, self.clock)
-        return self._backend.wait(self.ref, limit, self.clock)
+        wait = self._backend.wait if self.owned is None else self.owned.wait
+        return (yield from outcome(self.ref, (yield from wait(self.ref, limit, self.clock))))
 
     def resign(self) -> Op[None] | None:
         """Release the locks of this client as a supervisor, if it has any; without this they expire."""

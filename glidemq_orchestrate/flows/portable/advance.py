@@ -27,7 +27,7 @@ from glidemq_orchestrate.flows.portable.node_jobs import (
     open_gate,
     send_fenced,
 )
-from glidemq_orchestrate.flows.portable.reading import outcome, status, unsuperseded
+from glidemq_orchestrate.flows.portable.reading import status, unsuperseded
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.staging import relist
 from glidemq_orchestrate.flows.portable.tables import (
@@ -38,7 +38,7 @@ from glidemq_orchestrate.flows.portable.tables import (
     note_waiting,
     read_nodes,
 )
-from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
@@ -316,7 +316,7 @@ POLL_MS: Final = 500
 MAX_REST_MS: Final = 2_000
 
 
-def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowStatus]:
     """Advance the flow until it has ended: at each event of its home queue, and every half second.
 
     At most a third of the time is spent on advancing, so that a large flow leaves the server to its workers.
@@ -341,7 +341,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         if deadline is not None:
             rested, until = min(rested, deadline), min(until, deadline)
         position = yield from _rest(ref, position, rested, until, clock)
-    return (yield from outcome(ref, (yield from status(ref))))
+    return (yield from status(ref))
 
 
 def _rest(ref: FlowRef, position: str, rested: int, until: int, clock: Clock) -> Op[str]:

@@ -245,13 +245,6 @@ def held_by(queue: QueueKeys, job_id: str, numbers: Sequence[int]) -> Call[list[
     return command("SMISMEMBER", queue.deps(job_id), *gates, decode=decode)
 
 
-def deps_page(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
-    """A page of a job's dependencies and gates: the next cursor (``0`` at the end) and the members."""
-    return command(
-        "SSCAN", queue.deps(job_id), cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1]))
-    )
-
-
 def completed_while_waiting(queue: QueueKeys, job_id: str) -> Call[int]:
     """How many dependencies, gates and children of a waiting job have completed; -1 if it does not wait."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
 from glidemq_orchestrate.flows.definitions import Definition, Ran, StoredNodes, settled_options
@@ -15,7 +15,6 @@ from glidemq_orchestrate.flows.node_table import (
     GONE,
     REMOVED,
     Row,
-    failed_node,
     node_status,
     read_results,
     read_rows,
@@ -24,7 +23,6 @@ from glidemq_orchestrate.flows.portable import records
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.tables import Node, delayed_until, read_nodes, read_policies
 from glidemq_orchestrate.flows.status import (
-    FlowOutcome,
     FlowState,
     FlowStatus,
     NodeStatus,
@@ -87,20 +85,8 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
     return (yield from read_nodes(ref))
 
 
-def results(ref: FlowRef) -> Op[dict[str, Json]]:
-    """The results of the completed nodes by name.
-
-    Raises:
-        ResultRemoved: Some were removed.
-    """
-    values, removed = yield from _results(ref)
-    if removed:
-        raise ResultRemoved(f"flow {ref.public_id}", removed)
-    return values
-
-
-def _results(ref: FlowRef) -> Op[tuple[dict[str, Json], list[str]]]:
-    """The results, and the nodes whose results were removed.
+def results(ref: FlowRef) -> Op[tuple[dict[str, Json], list[str]]]:
+    """The results of the completed nodes by name, and the nodes whose results were removed.
 
     How a completely removed job ended is unknown; in a completed flow, it must have completed.
     """
@@ -142,21 +128,6 @@ def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
         for (name, _), one in zip(part, (yield from ask_all(reading)), strict=True):
             found[name] = one
     return found
-
-
-def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
-    """Results and failures, causes first.
-
-    Raises:
-        ResultRemoved: The flow has completed, and results were removed.
-    """
-    broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
-    broken.sort(key=lambda node: node.reason.startswith(UPSTREAM))
-    values, removed = yield from _results(ref)
-    if removed and ended.state is FlowState.COMPLETED:
-        raise ResultRemoved(f"flow {ref.public_id}", removed)
-    failed = [failed_node(node) for node in broken]
-    return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)
 
 
 def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:

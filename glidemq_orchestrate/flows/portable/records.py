@@ -25,7 +25,7 @@ from typing import Any, Final
 from glidemq_orchestrate.flows.generation import read_entries
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Word, command
+from glidemq_orchestrate.wire.call import Call, Word, command, write_fields
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_homes, read_generation
 
 MAX_LABELS: Final = 32
@@ -177,8 +177,7 @@ def record(home: QueueKeys, flow_id: str) -> Call[Record]:
 
 def write(home: QueueKeys, flow_id: str, fields: Mapping[str, str | int]) -> Call[None]:
     """Store fields of the record."""
-    words = [word for pair in fields.items() for word in pair]
-    return command("HSET", home.flow(flow_id), *words, decode=replies.anything)
+    return write_fields(home.flow(flow_id), fields)
 
 
 def write_once(home: QueueKeys, flow_id: str, name: str, value: str | int) -> Call[bool]:

@@ -12,6 +12,7 @@ is missing.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 from uuid import uuid4
 
@@ -36,7 +37,7 @@ from glidemq_orchestrate.flows.portable.tables import (
     write_noted,
 )
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, every_row, parts, send_all
 
 GIVEN: Final = ("completed", "skipped", "failed")
 
@@ -104,13 +105,8 @@ def begin(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
 
 def _noted(ref: FlowRef, name: str) -> Op[dict[str, str]]:
     """The rows of a note."""
-    found: dict[str, str] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(noted(ref.home, ref.flow_id, cursor))
-        found |= {row: text for row, text in page.items() if row.startswith(_row(name, ""))}
-        if cursor == "0":
-            return found
+    found = yield from every_row(partial(noted, ref.home, ref.flow_id))
+    return {row: text for row, text in found.items() if row.startswith(_row(name, ""))}
 
 
 def _forget(ref: FlowRef, rows: Sequence[str]) -> Op[None]:

@@ -23,21 +23,22 @@ from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import Row, job_now, read_rows
 from glidemq_orchestrate.flows.portable.node_jobs import PAGE
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import PER_TRIP, Call, Op, ask, ask_all, command, parts
+from glidemq_orchestrate.wire.call import (
+    PER_TRIP,
+    Call,
+    Op,
+    ask_all,
+    command,
+    every_row,
+    fields_page,
+    parts,
+    write_fields,
+)
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
 _ENDED: Final = ("completed", "failed", "skipped")
 NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
-
-
-def policy_rows(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
-    """A page of the policies of nodes, in the form of ``policy_text``."""
-
-    def decode(reply: Any) -> tuple[str, dict[str, str]]:
-        return reply[0], replies.pairs(reply[1])
-
-    return command("HSCAN", home.portable_policies(flow_id), cursor, "COUNT", PAGE, decode=decode)
 
 
 def policy(home: QueueKeys, flow_id: str, name: str) -> Call[str]:
@@ -47,8 +48,7 @@ def policy(home: QueueKeys, flow_id: str, name: str) -> Call[str]:
 
 def write_policies(home: QueueKeys, flow_id: str, texts: Mapping[str, str]) -> Call[None]:
     """Store policies of nodes."""
-    words = [word for pair in texts.items() for word in pair]
-    return command("HSET", home.portable_policies(flow_id), *words, decode=replies.anything)
+    return write_fields(home.portable_policies(flow_id), texts)
 
 
 def note_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[Call[Any]]:
@@ -67,17 +67,12 @@ def forget_waiting(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[
 
 def write_noted(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
     """Store nodes, each prefixed with the name of its note."""
-    words = [word for pair in rows.items() for word in pair]
-    return command("HSET", home.portable_notes(flow_id), *words, decode=replies.anything)
+    return write_fields(home.portable_notes(flow_id), rows)
 
 
 def noted(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
     """A page of the nodes of all notes."""
-
-    def decode(reply: Any) -> tuple[str, dict[str, str]]:
-        return reply[0], replies.pairs(reply[1])
-
-    return command("HSCAN", home.portable_notes(flow_id), cursor, "COUNT", PAGE, decode=decode)
+    return fields_page(home.portable_notes(flow_id), cursor, PAGE)
 
 
 def forget_noted(home: QueueKeys, flow_id: str, rows: Sequence[str]) -> Call[None]:
@@ -162,14 +157,9 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
 
 
 def read_policies(ref: FlowRef) -> Op[dict[str, str]]:
-    """The stored policies by node name."""
-    found: dict[str, str] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(policy_rows(ref.home, ref.flow_id, cursor))
-        found |= page
-        if cursor == "0":
-            return found
+    """The stored policies by node name, in the form of ``policy_text``."""
+    key = ref.home.portable_policies(ref.flow_id)
+    return (yield from every_row(lambda cursor: fields_page(key, cursor, PAGE)))
 
 
 _FAILED: Final = "upstream failed: "

@@ -18,7 +18,7 @@ from glidemq_orchestrate.flows.home import home_of
 from glidemq_orchestrate.flows.node_table import Inputs
 from glidemq_orchestrate.flows.portable import node_jobs, owners, records, succession, tables
 from glidemq_orchestrate.flows.portable.advance import _is_running, advance, close
-from glidemq_orchestrate.flows.portable.node_jobs import add_deps, deps_page, gate
+from glidemq_orchestrate.flows.portable.node_jobs import PAGE, add_deps, gate
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.staging import discard, drop_own, forget, remove
 from glidemq_orchestrate.flows.portable.tables import read_nodes
@@ -27,7 +27,7 @@ from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire import keys
-from glidemq_orchestrate.wire.call import Op, ask, ask_all, members, parts, send_all
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, members, members_page, parts, send_all
 from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 ABANDONED_MS: Final = 15 * 60_000
@@ -122,7 +122,7 @@ def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
     found, removed, has_open = dict[str, str](), list[str](), False
     job_id, cursor = attempt.job_id, "0"
     while True:
-        cursor, refs = yield from ask(deps_page(queue, job_id, cursor))
+        cursor, refs = yield from ask(members_page(queue.deps(job_id), cursor, PAGE))
         for part in parts(refs):
             places = [keys.read_ref(queue.prefix, ref) for ref in part if not keys.is_gate(ref)]
             rows = yield from ask_all([node_jobs.result(*place) for place in places])

@@ -15,12 +15,23 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.events import entry_order
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_table import TABLE_PAGE, Row, rows_page
+from glidemq_orchestrate.flows.node_table import TABLE_PAGE, read_rows
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.job_hash import JobField, end_of_stub
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, members, parts
+from glidemq_orchestrate.wire.call import (
+    Call,
+    Op,
+    Word,
+    ask,
+    ask_all,
+    command,
+    function,
+    members,
+    members_page,
+    parts,
+)
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_ref
 
 PAGE: Final = 100
@@ -66,12 +77,6 @@ def _suspect(ref: str, trace: str) -> Suspect:
     base, _, job_id = ref.rpartition(":")
     prefix, _, queue = base.rpartition(":")
     return Suspect(QueueKeys(prefix, queue[1:-1]), job_id, trace)
-
-
-def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
-    """The next cursor (``0`` at the end), and a page of a node's dependencies, possibly with duplicates."""
-    key = suspect.queue.deps(suspect.job_id)
-    return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
 
 def notify_again(
@@ -166,9 +171,9 @@ def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock
 
 def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock) -> Op[None]:
     """Notify a node with many dependencies of their ends, unless one of them has not ended."""
-    cursor = "0"
+    key, cursor = suspect.queue.deps(suspect.job_id), "0"
     while True:
-        cursor, refs = yield from ask(dependencies(suspect, cursor))
+        cursor, refs = yield from ask(members_page(key, cursor, PAGE))
         for first in range(0, len(refs), PAGE):
             page = refs[first : first + PAGE]
             if not (yield from ask(notify_again(home, flow_id, suspect, page, clock.now_ms()))):
@@ -222,7 +227,7 @@ def _dead_entries(queue: QueueKeys, entry_ids: Sequence[str]) -> Op[set[str]]:
 
 def _end_removed(home: QueueKeys, flow_id: str, removed: Sequence[Suspect], clock: Clock) -> Op[None]:
     """End nodes whose jobs were removed: as completed if an event or a dependent proves it, or failed."""
-    table = yield from _table(home, flow_id)
+    table = yield from read_rows(FlowRef(home, flow_id))
     places = {(row[1], row[2]): name for name, row in table.items()}
     dependents: dict[str, list[str]] = defaultdict(list)
     for row in table.values():
@@ -248,17 +253,6 @@ def _end_removed(home: QueueKeys, flow_id: str, removed: Sequence[Suspect], cloc
         )
 
 
-def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, Row]]:
-    """The flow's table of nodes by name, read in pages."""
-    table: dict[str, Row] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(rows_page(home, flow_id, cursor))
-        table.update(page)
-        if cursor == "0":
-            return table
-
-
 def _completions(queue: QueueKeys) -> Op[dict[str, str]]:
     """The results in the stored events, by job; not those of jobs that were removed first."""
     results: dict[str, str | None] = {}
@@ -275,12 +269,6 @@ def _completions(queue: QueueKeys) -> Op[dict[str, str]]:
 
 
 _REMOVAL_FIELDS: Final[tuple[JobField, ...]] = ("state", "gmo:removed", "gmo:gone")
-
-
-def retried_page(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
-    """The next cursor (``0`` at the end), and a page of the nodes that ``retry_flow`` would rerun."""
-    key = f"{home.flow(flow_id)}:failed"
-    return command("SSCAN", key, cursor, "COUNT", TABLE_PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
 
 @dataclass(slots=True)
@@ -300,7 +288,7 @@ def find_removed(home: QueueKeys, flow_id: str) -> Op[Removed]:
     """Find the removed jobs in an ended staged flow. Reads the nodes to rerun, with their edges."""
     found, seen, cursor = Removed(), set[str](), "0"
     while True:
-        cursor, failed = yield from ask(retried_page(home, flow_id, cursor))
+        cursor, failed = yield from ask(members_page(f"{home.flow(flow_id)}:failed", cursor, TABLE_PAGE))
         again: Sequence[str] = failed
         while again:  # the dependencies of a removed node may have been removed too
             known = len(found.needed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from glidemq_orchestrate import events
-from glidemq_orchestrate.errors import FlowNotFound, ResultRemoved, WaitTimeout
+from glidemq_orchestrate.errors import FlowNotFound, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.flows.definitions import (
     _OF_WORK,
@@ -30,7 +31,6 @@ from glidemq_orchestrate.flows.home import expire_due, home_of
 from glidemq_orchestrate.flows.node_table import (
     Inputs,
     Row,
-    failed_node,
     flat_row,
     flow_nodes,
     flow_results,
@@ -39,8 +39,6 @@ from glidemq_orchestrate.flows.node_table import (
 )
 from glidemq_orchestrate.flows.staged.submit import JobNames, more_fields
 from glidemq_orchestrate.flows.status import (
-    FlowOutcome,
-    FlowState,
     FlowStatus,
     NodeStatus,
     raise_if_superseded,
@@ -50,7 +48,17 @@ from glidemq_orchestrate.jobs import attempt as attempts
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function, parts
+from glidemq_orchestrate.wire.call import (
+    Call,
+    Op,
+    ask,
+    ask_all,
+    command,
+    every_page,
+    every_row,
+    function,
+    parts,
+)
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
@@ -80,57 +88,18 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
 
 def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
     """Read every node with its rank, by name."""
-    found: dict[str, tuple[float, NodeStatus]] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(flow_nodes(ref.home, ref.flow_id, cursor))
-        found.update((node.name, (rank, node)) for rank, node in page)
-        if cursor == "0":
-            return found
+    pages = yield from every_page(partial(flow_nodes, ref.home, ref.flow_id))
+    return {node.name: (rank, node) for page in pages for rank, node in page}
 
 
-def results(ref: FlowRef) -> Op[dict[str, Any]]:
-    """Read the result of every completed node by name.
-
-    Raises:
-        ResultRemoved: Some were removed.
-    """
-    values, removed = yield from _results(ref)
-    if removed:
-        raise ResultRemoved(f"flow {ref.public_id}", removed)
-    return values
+def results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
+    """Read the result of every completed node by name, and the names of nodes with removed results."""
+    pages = yield from every_page(partial(flow_results, ref.home, ref.flow_id))
+    texts = {name: text for page, _ in pages for name, text in page.items()}
+    return read_results(texts), sorted({name for _, removed in pages for name in removed})
 
 
-def _results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
-    texts: dict[str, str] = {}
-    removed: set[str] = set()
-    cursor = "0"
-    while True:
-        cursor, page, some = yield from ask(flow_results(ref.home, ref.flow_id, cursor))
-        texts.update(page)
-        removed.update(some)
-        if cursor == "0":
-            return read_results(texts), sorted(removed)
-
-
-def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
-    """Read results and failures of a flow that has ended.
-
-    Raises:
-        ResultRemoved: The flow has completed, and results were removed.
-    """
-    values, removed = yield from _results(ref)
-    if removed and ended.state is FlowState.COMPLETED:
-        raise ResultRemoved(f"flow {ref.public_id}", removed)
-    failed = []
-    if ended.failed:
-        broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
-        broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
-        failed = [failed_node(node) for node in broken]
-    return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)
-
-
-def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowStatus]:
     """Wait for the end of a flow. Its event wakes it; the record is re-read, since events can be trimmed."""
     position = yield from events.tail(ref.home)
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
@@ -138,7 +107,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         current = yield from status(ref)
         raise_if_superseded(current)
         if current.state.is_terminal:
-            return (yield from outcome(ref, current))
+            return current
         # Enforces the flow's deadlines even if no worker or supervisor serves the home queue.
         expired, due = yield from unconfirmed(ask(expire_due(ref.home, clock.now_ms())))
         reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
@@ -223,12 +192,7 @@ def ran_page(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dic
 
 def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
     """Read how each node has run, and its definition."""
-    found: dict[str, Ran] = {}
-    cursor = ""
-    while cursor != "0":
-        cursor, page = yield from ask(ran_page(ref.home, ref.flow_id, cursor or "0"))
-        found |= page
-    return found
+    return (yield from every_row(partial(ran_page, ref.home, ref.flow_id)))
 
 
 class JobPolicies:
@@ -280,15 +244,9 @@ def dependency_policies(
 
 def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
     """Read the inputs of a node from its dependencies, in pages."""
-    texts: dict[str, str] = {}
-    missing: set[str] = set()
-    cursor = "0"
-    while True:
-        cursor, page, gone = yield from ask(node_inputs(queue, attempt.job_id, cursor))
-        texts.update(page)
-        missing.update(gone)
-        if cursor == "0":
-            return Inputs(texts, sorted(missing))
+    pages = yield from every_page(partial(node_inputs, queue, attempt.job_id))
+    texts = {name: text for page, _ in pages for name, text in page.items()}
+    return Inputs(texts, sorted({job_id for _, removed in pages for job_id in removed}))
 
 
 def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.errors import FlowNotFound
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, outcome
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_ref
@@ -181,7 +181,7 @@ class Checker:
                 yield f"{name} is {node.state} for {node.reason!r}, but what was accepted is {seen}"
 
     def _results(self, ref: FlowRef, found: Mapping[str, NodeStatus]) -> Iterator[str]:
-        results = self.scheduler.run(backend.backend_of(ref).results(ref))
+        results = self.scheduler.run(outcome.results(ref))
         wanted = {name: name for name, node in found.items() if node.state == "completed"}
         if results != wanted:
             yield f"the results are {results}, not {wanted}"

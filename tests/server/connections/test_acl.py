@@ -159,7 +159,7 @@ def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_
         )
     )
     run_worker(["etl", "etl2"], {"work": lambda ctx: 1}, url=url)
-    assert driver.run(wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
+    assert driver.run(wait(ref, 20_000, clock)).state is FlowState.COMPLETED
     assert driver.run(changes.retry_failed(ref, clock)) is FlowState.COMPLETED
     driver.close()
     assert guarded.denied() == []

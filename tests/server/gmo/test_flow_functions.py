@@ -279,10 +279,10 @@ class TestReading:
             "b": "waiting",
             "c": "waiting",
         }
-        assert bench.unchanged(flow_results(ETL, "f", "0")) == ("0", {"a": '{"x":1}'}, [])
+        assert bench.unchanged(flow_results(ETL, "f", "0")) == ("0", ({"a": '{"x":1}'}, []))
         spark = QueueKeys("glide", "spark")
-        assert bench.unchanged(node_inputs(spark, "f~b", "0")) == ("0", {"a": '{"x":1}'}, [])
-        assert bench.unchanged(node_inputs(ETL, "f~a", "0")) == ("0", {}, [])
+        assert bench.unchanged(node_inputs(spark, "f~b", "0")) == ("0", ({"a": '{"x":1}'}, []))
+        assert bench.unchanged(node_inputs(ETL, "f~a", "0")) == ("0", ({}, []))
 
     def test_a_large_flow_is_read_in_pages(self, bench: Bench, node: Any) -> None:
         bench.submit(*(node(f"n{n}") for n in range(900)))

@@ -81,7 +81,7 @@ class TestStaged:
         nodes = {found.name: found for found in bench.hand.run(reading.nodes(REF))}
         assert nodes["a"].after == ("split",)
         assert set(nodes["join"].after) == {"split", "b", "c"}
-        inputs = bench.call(node_inputs(ETL, "f~join", "0"))[1]
+        inputs = bench.call(node_inputs(ETL, "f~join", "0"))[1][0]
         assert inputs == {name: f'"{name}!"' for name in ("split", "b", "c")}
 
     def test_the_last_node_of_a_flow_can_add_more(self, bench: Bench, node: Any) -> None:

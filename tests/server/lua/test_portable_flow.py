@@ -6,9 +6,9 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, outcome
 from glidemq_orchestrate.flows.index import find_ref
-from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
+from glidemq_orchestrate.flows.portable import advance, changes, upkeep
 from glidemq_orchestrate.flows.watch import begin_watch, next_changes
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.builders import slot_node
@@ -40,7 +40,7 @@ def test_it_runs_in_order_across_slots_and_returns_its_results(slots: Slots) -> 
     order = slots.run_jobs()
     assert (order.index("a"), order[-1], len(order)) == (0, "end", 5)
     assert slots.status() == ("completed", 5, 0)
-    results, _ = slots.run(reading.results(slots.ref()))
+    results, _ = slots.run(outcome.results(slots.ref()))
     assert results == {name: f"f~{name}" for name in ("a", "m", "n", "end", "side")}
     events = slots.client("{b}").xrange("glide:{b}:events")
     assert [fields["event"] for _, fields in events].count("flow.completed") == 1
@@ -142,9 +142,10 @@ def test_the_path_is_chosen_by_itself_and_all_calls_follow_it(slots: Slots) -> N
     assert ref.path == "portable"
     keeper = backend.backend_of(ref)
     slots.run_jobs("~m")
-    outcome, _ = slots.run(keeper.wait(ref, 20_000, slots))
-    assert outcome.status.state is FlowState.FAILED
-    reasons = [(failed.name, failed.reason) for failed in outcome.failed]
+    status, _ = slots.run(keeper.wait(ref, 20_000, slots))
+    assert status.state is FlowState.FAILED
+    found, _ = slots.run(outcome.outcome(ref, status))
+    reasons = [(failed.name, failed.reason) for failed in found.failed]
     assert reasons == [("m", "boom"), ("end", "upstream failed: m")]
     nodes, _ = slots.run(keeper.nodes(ref))
     assert {node.name: node.state.value for node in nodes} == {
@@ -157,6 +158,6 @@ def test_the_path_is_chosen_by_itself_and_all_calls_follow_it(slots: Slots) -> N
     again, _ = slots.run(slots.submission(on_existing="retry_failed"))
     assert slots.run_jobs() == ["m", "end"]
     assert slots.run(keeper.status(again))[0].state is FlowState.COMPLETED
-    assert set(slots.run(keeper.results(again))[0]) == {"a", "m", "n", "end", "side"}
+    assert set(slots.run(outcome.results(again))[0]) == {"a", "m", "n", "end", "side"}
     assert slots.run(keeper.cancel(again, "late", slots))[0] is FlowState.COMPLETED
     assert slots.run(keeper.retry_failed(again, slots))[0] is FlowState.COMPLETED

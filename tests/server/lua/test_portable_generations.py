@@ -14,6 +14,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
+from glidemq_orchestrate.flows import outcome
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
 from glidemq_orchestrate.flows.index import find_flow, flow_history
@@ -368,9 +369,9 @@ def test_what_is_kept_is_there_when_the_one_before_is_gone(slots: Slots) -> None
     slots.run(begin(slots, how="retry_failed"))
     swept(slots)
     assert not [key for key in slots.stored() if ":job:f~" in key]
-    assert slots.run(reading.results(slots.ref()))[0] == {"a": "f~a"}
+    assert slots.run(outcome.results(slots.ref()))[0] == {"a": "f~a"}
     assert slots.run_jobs() == ["m", "n"]
-    results = slots.run(reading.results(slots.ref()))[0]
+    results = slots.run(outcome.results(slots.ref()))[0]
     assert results["a"] == "f~a"
     assert set(results) == set("amn")
 

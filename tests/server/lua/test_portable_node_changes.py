@@ -13,6 +13,7 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
+from glidemq_orchestrate.flows import outcome
 from glidemq_orchestrate.flows.node_table import Change, What
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
@@ -93,7 +94,7 @@ def test_what_a_caller_that_is_killed_has_noted_is_done(
         assert states(slots)[name] == ("skipped" if what == "skipped" else "completed"), cut
         assert slots.run(reading.status(slots.ref()))[0].state.is_terminal, cut
         if what == "completed":
-            assert slots.run(reading.results(slots.ref()))[0][name] == "by hand", cut
+            assert slots.run(outcome.results(slots.ref()))[0][name] == "by hand", cut
         assert HOME.key("gmo:portable") not in slots.stored(), cut
         if sent < cut:
             break
@@ -289,7 +290,7 @@ def test_the_late_end_of_a_node_that_was_taken_away_does_not_count(slots: Slots)
     slots.run(change(slots, "follow", "a"))
     worker.end(*taken, '"stale"')
     assert supervised(slots) == ["a", "side", "m", "n", "end"]
-    assert slots.run(reading.results(slots.ref()))[0]["m"] == "f~m"
+    assert slots.run(outcome.results(slots.ref()))[0]["m"] == "f~m"
 
 
 @CLUSTER

@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, outcome
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.nodes import leaf_names
@@ -221,7 +221,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
     slots.run_jobs()
     slots.now += 24 * 3_600_000 - 1
     slots.run(upkeep.sweep(HOME, slots))
-    assert set(slots.run(reading.results(slots.ref()))[0]) == set(ALL)
+    assert set(slots.run(outcome.results(slots.ref()))[0]) == set(ALL)
     assert set(slots.run(leaf_names(slots.ref()))[0]) < set(ALL)
     slots.now += 2
     slots.run(upkeep.sweep(HOME, slots))
@@ -231,7 +231,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
         "glide:{b}:gmo:flow:f",
     }
     assert slots.status() == ("completed", 5, 0)
-    for read in (reading.results, reading.nodes, leaf_names):
+    for read in (outcome.results, reading.nodes, leaf_names):
         with pytest.raises(FlowExpired):
             slots.run(read(slots.ref()))
     for again in (restart_flow(slots.ref(), "", slots), changes.retry_failed(slots.ref(), slots)):

@@ -13,8 +13,8 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_flow
 from glidemq_orchestrate.flows.node_table import flow_results, node_inputs
+from glidemq_orchestrate.flows.outcome import results
 from glidemq_orchestrate.flows.staged import reading
-from glidemq_orchestrate.flows.staged.reading import results
 from glidemq_orchestrate.flows.staged.submit import advance_flow
 from glidemq_orchestrate.flows.submission import begin_next, restart_flow
 from glidemq_orchestrate.wire.call import Batch
@@ -139,7 +139,7 @@ def every_page(keeper: Keeper, page: Callable[[str], Call[Any]]) -> dict[str, An
     found: dict[str, Any] = {}
     cursor, restarts = "0", 0
     while True:
-        cursor, part, *_ = keeper.call(page(cursor))
+        cursor, (part, _) = keeper.call(page(cursor))
         found.update(part)
         if cursor == "0":
             return found

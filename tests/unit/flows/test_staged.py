@@ -23,10 +23,11 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import STATUS_FIELDS
+from glidemq_orchestrate.flows.outcome import outcome
 from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.flows.staged import submit as submitting
 from glidemq_orchestrate.flows.staged.changes import cancel
-from glidemq_orchestrate.flows.staged.reading import REREAD_MS, find, outcome, wait
+from glidemq_orchestrate.flows.staged.reading import REREAD_MS, find, wait
 from glidemq_orchestrate.flows.status import raise_unless_completed
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire import replies
@@ -191,26 +192,18 @@ class TestWatching:
         entry = [["glide:{etl}:events", [["2-1", ["event", "flow.completed", "jobId", "", "flowId", "f"]]]]]
         transcript = scripted(
             wait(REF, None, clock),
-            [[["1-1", []]], record("running"), IDLE, entry, record("completed"), ["0", ["a", "1"], []]],
+            [[["1-1", []]], record("running"), IDLE, entry, record("completed")],
         )
-        assert transcript.value.results == {"a": 1}
-        assert transcript.value.status.state is FlowState.COMPLETED
+        assert transcript.value.state is FlowState.COMPLETED
         assert transcript.names == [
-            *(
-                "XREVRANGE",
-                "gmo_flow_status",
-                "gmo_expire_due",
-                "XREAD",
-                "gmo_flow_status",
-                "gmo_flow_results",
-            )
-        ]
+            "XREVRANGE", "gmo_flow_status", "gmo_expire_due", "XREAD", "gmo_flow_status"
+        ]  # fmt: skip
 
     def test_the_position_is_taken_before_the_state_is_read(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        transcript = scripted(wait(REF, None, clock), [[["1-1", []]], record("completed"), NOTHING])
-        assert transcript.names == ["XREVRANGE", "gmo_flow_status", "gmo_flow_results"]
+        transcript = scripted(wait(REF, None, clock), [[["1-1", []]], record("completed")])
+        assert transcript.names == ["XREVRANGE", "gmo_flow_status"]
 
     def test_a_wait_reads_the_state_again_though_no_event_comes(
         self, scripted: Scripted, clock: ManualClock
@@ -220,9 +213,9 @@ class TestWatching:
 
         transcript = scripted(
             wait(REF, None, clock),
-            [[], record("running"), IDLE, late, record("completed"), NOTHING],
+            [[], record("running"), IDLE, late, record("completed")],
         )
-        assert transcript.value.status.state is FlowState.COMPLETED
+        assert transcript.value.state is FlowState.COMPLETED
         assert transcript.names.count("gmo_flow_status") == 2
 
     def test_events_of_others_move_the_position_and_end_no_wait(
@@ -243,7 +236,7 @@ class TestWatching:
 
         transcript = scripted(
             wait(REF, None, clock),
-            [[], record("running"), IDLE, others, late, record("completed"), NOTHING],
+            [[], record("running"), IDLE, others, late, record("completed")],
         )
         reads = [
             request.words

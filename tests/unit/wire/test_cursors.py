@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-SCAN = re.compile(r"""['"][HSZ]?SCAN['"]""")
+SCAN = re.compile(r"""['"][HSZ]?SCAN['"]|(?<!def )\b(?:fields|members)_page\(""")
 
 # Reads that begin again when another process answers, and one that ends in the call that begins it.
 IN_FUNCTIONS = {
@@ -18,12 +18,13 @@ READERS = ("gmo_flow_nodes", "gmo_flow_results", "gmo_node_inputs")
 # Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies,
 # schedules.
 BY_CLIENTS = {
+    "call.py",
     "entries.py",
     "lost_jobs.py",
-    "node_jobs.py",
     "node_table.py",
     "pages.py",
     "tables.py",
+    "upkeep.py",
 }
 # The list of rights, and the table of commands that go to one server.
 NO_CALLS = {"findings.py", "slots.py"}
