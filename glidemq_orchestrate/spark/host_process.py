@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone, SessionUnfit
-from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
+from glidemq_orchestrate.spark.hosts.wire import Message, Opening, StepOutcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.sessions.engines import Engine, engine_for
@@ -124,7 +124,7 @@ class _Host:
         del self._steps[message.number]
         self._send(kind, message.number, value)
 
-    def _outcome(self, message: Message, reporter: _Reporter) -> Outcome:
+    def _outcome(self, message: Message, reporter: _Reporter) -> StepOutcome:
         job, has_flow = message.value
         flow = _Flow(reporter) if has_flow else None
         ctx = Context(**job, reporter=reporter, cancelled=reporter.cancelled, flow=flow)
@@ -133,7 +133,7 @@ class _Host:
             result = encode(run_step(self._engine.step, ctx), where=f"result of job {ctx.name}")
         finally:
             published += accepted.take((ctx.queue, ctx.job_id, ctx.epoch))
-        return Outcome(result, published)
+        return StepOutcome(result, published)
 
     def _publish(self, message: Message) -> None:
         try:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import glidemq_orchestrate
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone, SessionUnfit, StepCancelled
-from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now, log_record
+from glidemq_orchestrate.spark.hosts.wire import Message, Opening, StepOutcome, Wire, levels_now, log_record
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.setup.request import SessionRequest
 from glidemq_orchestrate.spark.setup.settings import SparkSettings
@@ -113,7 +113,7 @@ class Host:
             self.stop()
             raise self._error(message, "was built")
 
-    def run(self, ctx: Context, title: str) -> Outcome:
+    def run(self, ctx: Context, title: str) -> StepOutcome:
         """Run a step, and return its outcome.
 
         Raises:
@@ -135,7 +135,7 @@ class Host:
                 if message.kind == "call":
                     self._send("answer", number, _call(ctx, message))
                 elif message.kind == "done":
-                    return Outcome(*message.value)
+                    return StepOutcome(*message.value)
                 else:
                     raise self._error(message, f"ran {title}")
 

@@ -14,7 +14,7 @@ from typing import Final
 from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.spark.failures import SessionGone, StepCancelled
 from glidemq_orchestrate.spark.hosts.host import Host, PooledHost
-from glidemq_orchestrate.spark.hosts.wire import Outcome
+from glidemq_orchestrate.spark.hosts.wire import StepOutcome
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.setup.jvm import sweep
 from glidemq_orchestrate.spark.setup.request import SessionRequest
@@ -92,7 +92,7 @@ class Hosts:
             finally:
                 self._give_back(member)
 
-    def run(self, ctx: Context, title: str, request: SessionRequest, *, fresh: bool = False) -> Outcome:
+    def run(self, ctx: Context, title: str, request: SessionRequest, *, fresh: bool = False) -> StepOutcome:
         """Run a step in a host with the session that it requests.
 
         Args:

@@ -70,7 +70,7 @@ class Opening:
     levels: Mapping[str, int]
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step has returned, as JSON, and what it has published, which counts once that is accepted."""
 
     result: str

@@ -54,7 +54,7 @@ class NotedQueue(Queue):
         self._run(forget_lines(self._keys, lines))
 
 
-class CatchUp:
+class NoteChecker:
     """A thread of a Spark worker that checks the notes when it starts, and then each minute."""
 
     def __init__(self) -> None:
@@ -101,4 +101,4 @@ class CatchUp:
             queue.forget(over)
 
 
-catch_up: Final = CatchUp()
+catch_up: Final = NoteChecker()

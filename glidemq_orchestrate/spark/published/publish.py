@@ -34,8 +34,8 @@ from glidemq_orchestrate.spark.published.locations.iceberg.conversion import (
 )
 from glidemq_orchestrate.spark.published.locations.iceberg.table import (
     SCHEME,
-    Change,
     IcebergTable,
+    TableChange,
     catalog_of,
 )
 from glidemq_orchestrate.spark.published.locations.store import Store, store_of
@@ -277,7 +277,7 @@ def publish_iceberg(
         adds=replace == "nothing",
         table=target.id,
     )
-    version = dataclasses.replace(version, files=len(target.files(Change.of(version))))
+    version = dataclasses.replace(version, files=len(target.files(TableChange.of(version))))
     target.check_unchanged()
     publication = Publication(location, name)
     seal(ctx, target.store, version, publication)

@@ -11,7 +11,7 @@ from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.events import Event, event_of
 from glidemq_orchestrate.jobs.pages import length
 from glidemq_orchestrate.spark.source.jobs import count, queues_of, text
-from glidemq_orchestrate.spark.source.options import Link
+from glidemq_orchestrate.spark.source.options import RetryingClient
 from glidemq_orchestrate.spark.source.part import Position, Span, cut_stream, entries, grouped
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.wire import replies
@@ -36,24 +36,24 @@ class Mark:
 START: Final = Mark()
 
 
-def plan(link: Link, scan: Scan) -> list[Part]:
+def plan(client: RetryingClient, scan: Scan) -> list[Part]:
     """The parts in which the events are read, with small parts combined."""
-    queues = queues_of(link, scan)
-    found = link.ask(lambda: _spans(link.prefix, queues, scan))
+    queues = queues_of(client, scan)
+    found = client.ask(lambda: _spans(client.prefix, queues, scan))
     return list(grouped(found, [span.size for _, span in found], scan.rows))
 
 
-def rows(link: Link, part: Part, scan: Scan) -> Iterator[list[Row]]:
+def rows(client: RetryingClient, part: Part, scan: Scan) -> Iterator[list[Row]]:
     """The rows of a part, page by page."""
     del scan  # the part contains the whole selection
     for queue, span in part:
-        for events in pages(link, span):
+        for events in pages(client, span):
             yield [row(queue, event) for event in events]
 
 
-def pages(link: Link, span: Span) -> Iterator[list[Event]]:
+def pages(client: RetryingClient, span: Span) -> Iterator[list[Event]]:
     """The events of a part, page by page."""
-    return (found for found in link.pages(partial(_page, span)) if found)
+    return (found for found in client.pages(partial(_page, span)) if found)
 
 
 def row(queue: str, event: Event) -> Row:

@@ -25,7 +25,7 @@ from glidemq_orchestrate.flows.home import home_of, home_queues
 from glidemq_orchestrate.flows.node_table import GONE, TimedNode, rows_page, timed_node, timed_nodes
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
-from glidemq_orchestrate.spark.source.options import Link
+from glidemq_orchestrate.spark.source.options import RetryingClient
 from glidemq_orchestrate.spark.source.part import (
     Position,
     Span,
@@ -72,34 +72,34 @@ Part: TypeAlias = tuple[FlowSpan, ...]
 Row: TypeAlias = Sequence[Any]
 
 
-def plan(link: Link, scan: Scan) -> list[Part]:
+def plan(client: RetryingClient, scan: Scan) -> list[Part]:
     """The parts in which the flows are read, with small parts combined."""
-    return _plan(link, scan, scan.rows)
+    return _plan(client, scan, scan.rows)
 
 
-def plan_nodes(link: Link, scan: Scan) -> list[Part]:
+def plan_nodes(client: RetryingClient, scan: Scan) -> list[Part]:
     """The parts in which the nodes are read, each with flows of about the requested number of nodes."""
     if scan.flow_ids is not None:
-        return _plan(link, scan, max(1, scan.rows // 100))
-    rough = link.ask(lambda: _spans(link.prefix, scan, scan.rows))
-    mean = link.ask(lambda: _mean_size(link.prefix, rough))
-    return _plan(link, scan, max(1, scan.rows // mean))
+        return _plan(client, scan, max(1, scan.rows // 100))
+    rough = client.ask(lambda: _spans(client.prefix, scan, scan.rows))
+    mean = client.ask(lambda: _mean_size(client.prefix, rough))
+    return _plan(client, scan, max(1, scan.rows // mean))
 
 
-def rows(link: Link, part: Part, scan: Scan) -> Iterator[list[Row]]:
+def rows(client: RetryingClient, part: Part, scan: Scan) -> Iterator[list[Row]]:
     """The rows of flows, page by page."""
-    for flows in _pages(link, part, scan):
+    for flows in _pages(client, part, scan):
         if flows:
             yield [_row(flow) for flow in flows]
 
 
-def node_rows(link: Link, part: Part, scan: Scan) -> Iterator[list[Row]]:
+def node_rows(client: RetryingClient, part: Part, scan: Scan) -> Iterator[list[Row]]:
     """The rows of nodes, page by page."""
     states = None if scan.states is None else frozenset(scan.states)
-    for flows in _pages(link, part, scan):
+    for flows in _pages(client, part, scan):
         gathered: list[Row] = []
         for flow in flows:
-            for nodes in _nodes(link, flow):
+            for nodes in _nodes(client, flow):
                 gathered += [
                     _node_row(flow, one) for one in nodes if states is None or one.status.state in states
                 ]
@@ -110,19 +110,19 @@ def node_rows(link: Link, part: Part, scan: Scan) -> Iterator[list[Row]]:
             yield gathered
 
 
-def _plan(link: Link, scan: Scan, size: int) -> list[Part]:
-    found = link.ask(lambda: _spans(link.prefix, scan, size))
+def _plan(client: RetryingClient, scan: Scan, size: int) -> list[Part]:
+    found = client.ask(lambda: _spans(client.prefix, scan, size))
     return list(grouped(found, [span.size for span in found], size))
 
 
-def _pages(link: Link, part: Part, scan: Scan) -> Iterator[list[ListedFlow]]:
+def _pages(client: RetryingClient, part: Part, scan: Scan) -> Iterator[list[ListedFlow]]:
     for span in part:
-        yield from link.pages(partial(_read, link.prefix, span, scan))
+        yield from client.pages(partial(_read, client.prefix, span, scan))
 
 
-def _nodes(link: Link, flow: ListedFlow) -> Iterator[list[TimedNode]]:
+def _nodes(client: RetryingClient, flow: ListedFlow) -> Iterator[list[TimedNode]]:
     seen: set[str] = set()
-    for found in link.pages(partial(_read_nodes, flow), "0"):
+    for found in client.pages(partial(_read_nodes, flow), "0"):
         yield [one for one in found if one.status.name not in seen]
         seen.update(one.status.name for one in found)
 

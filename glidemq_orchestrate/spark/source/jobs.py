@@ -18,7 +18,7 @@ from glidemq_orchestrate.jobs.job import START_FIELDS, started
 from glidemq_orchestrate.jobs.job_hash import FIELD_FLOW, FIELD_NODE, JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.listing import queue_names
-from glidemq_orchestrate.spark.source.options import Link
+from glidemq_orchestrate.spark.source.options import RetryingClient
 from glidemq_orchestrate.spark.source.part import (
     ALL_TIMES,
     Position,
@@ -87,23 +87,23 @@ class JobSpan:
 Part: TypeAlias = tuple[JobSpan, ...]
 
 
-def plan(link: Link, scan: Scan) -> list[Part]:
+def plan(client: RetryingClient, scan: Scan) -> list[Part]:
     """The parts in which the jobs are read, with small parts combined."""
-    queues = queues_of(link, scan)
-    found = link.ask(lambda: _spans(link.prefix, queues, scan))
+    queues = queues_of(client, scan)
+    found = client.ask(lambda: _spans(client.prefix, queues, scan))
     return list(grouped(found, [span.size for span in found], scan.rows))
 
 
-def rows(link: Link, part: Part, scan: Scan) -> Iterator[Sequence[Row]]:
+def rows(client: RetryingClient, part: Part, scan: Scan) -> Iterator[Sequence[Row]]:
     """The rows of a part, in batches with payloads of about 16 MB."""
     seen: set[int] = set()
     for span in part:
         pace = Pace()
-        for found in link.pages(partial(_ids, link.prefix, span)):
+        for found in client.pages(partial(_ids, client.prefix, span)):
             if span.span is None:  # a scan may return a key twice
                 found = [one for one in found if hash(one) not in seen]  # noqa: PLW2901
                 seen.update(map(hash, found))
-            yield from _read(link, span, found, pace, with_payload=scan.payload)
+            yield from _read(client, span, found, pace, with_payload=scan.payload)
 
 
 class Pace:
@@ -118,19 +118,21 @@ class Pace:
         self.count = max(1, min(MAX, self.count * 4, fits))
 
 
-def queues_of(link: Link, scan: Scan) -> Sequence[str]:
+def queues_of(client: RetryingClient, scan: Scan) -> Sequence[str]:
     """The queues to read: the selected queues, or all."""
     if scan.queues is not None:
         return scan.queues
-    return link.ask(lambda: queue_names(link.prefix))
+    return client.ask(lambda: queue_names(client.prefix))
 
 
-def _read(link: Link, span: JobSpan, ids: Ids, pace: Pace, *, with_payload: bool) -> Iterator[list[Row]]:
+def _read(
+    client: RetryingClient, span: JobSpan, ids: Ids, pace: Pace, *, with_payload: bool
+) -> Iterator[list[Row]]:
     first = 0
     while first < len(ids):
         some = ids[first : first + pace.count]
         first += len(some)
-        jobs = link.ask(lambda: _read_stored(link.prefix, span, some, with_payload=with_payload))  # noqa: B023
+        jobs = client.ask(lambda: _read_stored(client.prefix, span, some, with_payload=with_payload))  # noqa: B023
         size = sum(len(fields.get(name, "")) for _, _, fields in jobs for name in PAYLOAD)
         pace.note(len(some), size)
         if jobs:

@@ -163,7 +163,7 @@ def patience() -> Patience:
     return Patience(PATIENCE_SECONDS, first=0.0)
 
 
-class Link(SyncFacade):
+class RetryingClient(SyncFacade):
     """Runs repeatable operations, and retries them."""
 
     def __init__(self, settings: ConnectionSettings) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import datasource as api  # noqa: TID253  the importers of this
 
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source import events, flows, jobs
-from glidemq_orchestrate.spark.source.options import Link
+from glidemq_orchestrate.spark.source.options import RetryingClient
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.spark.source.tables import record_batch
 
@@ -40,9 +40,9 @@ class TableReader(api.DataSourceReader):
 
     def partitions(self) -> Sequence[api.InputPartition]:
         """The parts; each becomes a task."""
-        with Link(self._settings) as link:
+        with RetryingClient(self._settings) as client:
             plan, _ = _TABLES[self._scan.table]
-            parts = plan(link, self._scan)
+            parts = plan(client, self._scan)
         return [api.InputPartition(part) for part in parts]
 
     def read(self, partition: api.InputPartition | None) -> Iterator[Any]:
@@ -50,8 +50,8 @@ class TableReader(api.DataSourceReader):
         _, read = _TABLES[self._scan.table]
         if partition is None or partition.value is None:  # Spark's, when there is none
             return
-        with Link(self._settings) as link:
-            for rows in read(link, partition.value, self._scan):
+        with RetryingClient(self._settings) as client:
+            for rows in read(client, partition.value, self._scan):
                 if rows:
                     yield record_batch(self._scan.table, rows)
 

@@ -16,7 +16,7 @@ from glidemq_orchestrate.events import entry_order
 from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import START, Mark, between, marks, pages, row
-from glidemq_orchestrate.spark.source.options import Link, Options
+from glidemq_orchestrate.spark.source.options import Options, RetryingClient
 from glidemq_orchestrate.spark.source.part import grouped
 from glidemq_orchestrate.spark.source.scan import MAX_ROWS, ROWS
 from glidemq_orchestrate.spark.source.tables import record_batch
@@ -91,7 +91,7 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     def __init__(self, settings: ConnectionSettings, reading: _Reading) -> None:
         self._settings, self._reading = settings, reading
-        self._link: Link | None = None
+        self._client: RetryingClient | None = None
         self._queues: Sequence[str] = reading.queues or ()
         self._discovered_at = self._asked_at = -math.inf
 
@@ -128,21 +128,21 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     def stop(self) -> None:
         """Close the connection."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _marks(self, *, oldest: bool = False) -> dict[str, str]:
-        link = self._link = self._link or Link(self._settings)
+        client = self._client = self._client or RetryingClient(self._settings)
         now = time.monotonic()
         if self._reading.queues is None and now > self._discovered_at + DISCOVERY_SECONDS:
-            self._discovered_at, self._queues = now, link.ask(lambda: queue_names(link.prefix))
-        found = link.ask(lambda: marks(link.prefix, self._queues, oldest=oldest))
+            self._discovered_at, self._queues = now, client.ask(lambda: queue_names(client.prefix))
+        found = client.ask(lambda: marks(client.prefix, self._queues, oldest=oldest))
         return {queue: _text(mark) for queue, mark in found.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the connection, for the tasks."""
-        return {**self.__dict__, "_link": None}
+        return {**self.__dict__, "_client": None}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
         """The parts of a batch. A queue that is not in the offset is new: all its events are.
@@ -181,11 +181,11 @@ class EventStreamReader(api.DataSourceStreamReader):
         Raises:
             EventsLost: Events are missing, and ``failOnDataLoss`` is on.
         """
-        with Link(self._settings) as link:
+        with RetryingClient(self._settings) as client:
             for part in partition.value:
                 read = 0
-                span = between(QueueKeys(link.prefix, part.queue), part.begin, part.high)
-                for events in pages(link, span):
+                span = between(QueueKeys(client.prefix, part.queue), part.begin, part.high)
+                for events in pages(client, span):
                     read += len(events)
                     yield record_batch("events", [row(part.queue, event) for event in events])
                 self._check(part, read)

@@ -15,7 +15,7 @@ from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import marks
-from glidemq_orchestrate.spark.source.options import Link, patience
+from glidemq_orchestrate.spark.source.options import RetryingClient, patience
 from glidemq_orchestrate.spark.source.rows import RowJobs, forget_old
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -43,8 +43,8 @@ class _Adding:
 
     def __init__(self, settings: ConnectionSettings, rows: RowJobs) -> None:
         self._settings, self._rows = settings, rows
-        with Link(settings) as link:  # an unreachable server is reported before any task begins
-            link.ask(lambda: marks(link.prefix, [rows.queue]))
+        with RetryingClient(settings) as client:  # an unreachable server is reported before any task begins
+            client.ask(lambda: marks(client.prefix, [rows.queue]))
 
     def add(self, write_id: str, batches: Iterator[pa.RecordBatch]) -> Added:
         """Add the rows of a task."""
@@ -61,10 +61,10 @@ class _Adding:
     def tidy(self) -> None:
         """Remove the expired rows from the deduplication. If that fails, the write is still valid."""
         try:
-            with Link(self._settings) as link:
-                queue = QueueKeys(link.prefix, self._rows.queue)
-                now_ms = link.now_ms()
-                link.ask(lambda: forget_old(queue, now_ms))
+            with RetryingClient(self._settings) as client:
+                queue = QueueKeys(client.prefix, self._rows.queue)
+                now_ms = client.now_ms()
+                client.ask(lambda: forget_old(queue, now_ms))
         except GlideMQError as exc:
             logger.warning("the expired rows of queue %s cannot be removed yet: %s", self._rows.queue, exc)
 

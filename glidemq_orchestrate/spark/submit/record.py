@@ -24,7 +24,7 @@ SLACK_SECONDS: Final = 5.0
 _NAME: Final = re.compile(r"glidemq-[0-9a-f]{20}-\d+")
 
 
-class Record:
+class DriverRecord:
     """What the last attempt of a job has reported of its driver.
 
     Args:
@@ -73,7 +73,7 @@ class Record:
             )
 
 
-def record_of(serving: Serving | None, ctx: Context) -> Record:
+def record_of(serving: Serving | None, ctx: Context) -> DriverRecord:
     """The record of a job; an empty one without a server.
 
     Raises:
@@ -99,18 +99,18 @@ def wait_for(serving: Serving | None, ctx: Context, driver: str) -> None:
 
 
 @contextmanager
-def _reader(serving: Serving | None, ctx: Context) -> Iterator[Callable[[], Record]]:
+def _reader(serving: Serving | None, ctx: Context) -> Iterator[Callable[[], DriverRecord]]:
     if serving is None:
-        yield lambda: Record(None)
+        yield lambda: DriverRecord(None)
         return
     settings = serving.settings
     with Queue(ctx.queue, settings, prefix=settings.prefix) as queue:
 
-        def read() -> Record:
+        def read() -> DriverRecord:
             try:
-                return Record(queue.get_job(ctx.job_id).progress)
+                return DriverRecord(queue.get_job(ctx.job_id).progress)
             except JobNotFound:
-                return Record(None)
+                return DriverRecord(None)
 
         yield read
 

@@ -13,7 +13,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.submit import driver_folder
 from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
-from glidemq_orchestrate.spark.submit.record import Record
+from glidemq_orchestrate.spark.submit.record import DriverRecord
 
 NAME = f"glidemq-{'0' * 20}-1"
 
@@ -156,7 +156,7 @@ class TestRecords:
     def waits(self, progress: Any, epoch: int) -> bool:
         ctx = Context("spark", "j", "spark.submit", 1, {}, {}, None, None, epoch=epoch)
         try:
-            Record(progress).wait(epoch, Output(ctx, {}).begin)
+            DriverRecord(progress).wait(epoch, Output(ctx, {}).begin)
         except RetryLater as exc:
             return not exc.counts
         return False
@@ -175,7 +175,7 @@ class TestRecords:
                 progress = stored
                 if isinstance(progress, dict) and callable(progress.get("machine")):
                     progress = progress | {"machine": driver_folder.machine()}
-                assert not Record(progress).is_here
+                assert not DriverRecord(progress).is_here
                 assert not self.waits(progress, 1)
 
     def test_odd_numbers_never_make_it_wait_for_ever(self, subtests: pytest.Subtests) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.published.locations.iceberg.conversion import Part, for_spark, rows_of
-from glidemq_orchestrate.spark.published.locations.iceberg.table import Change, catalog_of
+from glidemq_orchestrate.spark.published.locations.iceberg.table import TableChange, catalog_of
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 PARTS = ("p=v1", "p=v2", "p=v3")
@@ -31,8 +31,8 @@ FOLDERS: list[tuple[Part, str, list[str]]] = [
 WRONG_TABLES: list[str] = ["iceberg:", "iceberg:orders", "iceberg:lake.orders", "iceberg:lake..orders"]
 
 
-def change(epoch: int, replaces: str, parts: Iterable[str]) -> Change:
-    return Change(f"{epoch}-{'0' * 12}", replaces, tuple(parts))
+def change(epoch: int, replaces: str, parts: Iterable[str]) -> TableChange:
+    return TableChange(f"{epoch}-{'0' * 12}", replaces, tuple(parts))
 
 
 changes = st.lists(
@@ -44,7 +44,7 @@ changes = st.lists(
 ).map(lambda found: [change(n + 1, *one) for n, one in enumerate(found)])
 
 
-def done(table: dict[str, set[int]], one: Change) -> None:
+def done(table: dict[str, set[int]], one: TableChange) -> None:
     """What a commit leaves: for each partition the attempts that have rows there."""
     replaced = {
         "all": set(PARTS) - set(one.spared),
@@ -60,12 +60,12 @@ def done(table: dict[str, set[int]], one: Change) -> None:
 @settings(max_examples=500)
 @given(changes, st.randoms())
 def test_a_table_is_as_if_attempts_had_been_committed_by_their_numbers(
-    found: list[Change], order: random.Random
+    found: list[TableChange], order: random.Random
 ) -> None:
     in_order: dict[str, set[int]] = {part: set() for part in PARTS}
     for one in found:
         done(in_order, one)
-    shuffled, before = list(found), list[Change]()
+    shuffled, before = list(found), list[TableChange]()
     order.shuffle(shuffled)
     table: dict[str, set[int]] = {part: set() for part in PARTS}
     for one in shuffled:
@@ -81,11 +81,11 @@ def test_a_summary_is_read_as_it_was_written() -> None:
     for one in (
         change(5, "partitions", PARTS),
         change(6, "nothing", ()),
-        Change(change(7, "all", ()).name, "all", None),
+        TableChange(change(7, "all", ()).name, "all", None),
     ):
-        assert Change.read({**one.summary(), "total-records": "3"}) == one
-    assert Change.read({"total-records": "3"}) is None
-    assert Change.read({"glidemq.attempt": "of another kind"}) is None
+        assert TableChange.read({**one.summary(), "total-records": "3"}) == one
+    assert TableChange.read({"total-records": "3"}) is None
+    assert TableChange.read({"glidemq.attempt": "of another kind"}) is None
 
 
 def test_a_folder_names_the_rows_of_its_partition(subtests: pytest.Subtests) -> None:

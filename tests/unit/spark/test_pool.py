@@ -16,7 +16,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.failures import SessionGone, StepCancelled
 from glidemq_orchestrate.spark.hosts import pool
 from glidemq_orchestrate.spark.hosts.pool import SHARED, Hosts
-from glidemq_orchestrate.spark.hosts.wire import Outcome
+from glidemq_orchestrate.spark.hosts.wire import StepOutcome
 from glidemq_orchestrate.spark.setup.request import SessionRequest
 from glidemq_orchestrate.worker.handlers.context import Context, Reporter
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
@@ -44,11 +44,11 @@ class FakeHost:
             raise SessionGone("killed")
         self.has_started = True
 
-    def run(self, ctx: Context, title: str) -> Outcome:
+    def run(self, ctx: Context, title: str) -> StepOutcome:
         del title
         step: Any = ctx.data
         found: Any = step(self)  # a real one returns JSON
-        return Outcome(found, [])
+        return StepOutcome(found, [])
 
     def probe(self) -> float:
         return self.silent

@@ -197,7 +197,7 @@ class IcebergTable:
 
         if self._is_committed(version.name):
             return True
-        table, change = self.table, Change.of(version)
+        table, change = self.table, TableChange.of(version)
         self._check(version)
         changes = self._changes(change)
         left = change.left(changes)
@@ -221,7 +221,7 @@ class IcebergTable:
             return False
         return True
 
-    def _replace(self, changing: Any, change: Change) -> None:
+    def _replace(self, changing: Any, change: TableChange) -> None:
         from pyiceberg.expressions import AlwaysTrue, Not
 
         if self.table.current_snapshot() is None or change.replaces == "nothing":
@@ -233,7 +233,7 @@ class IcebergTable:
         elif folders:
             changing.delete(rows, snapshot_properties=change.summary())
 
-    def files(self, change: Change) -> list[str]:
+    def files(self, change: TableChange) -> list[str]:
         """The data files of an attempt, as the catalog names them."""
         below = f"{ATTEMPTS}/{change.name}"
         folders = [below] if change.partitions is None else [f"{below}/{part}" for part in change.partitions]
@@ -250,7 +250,7 @@ class IcebergTable:
         noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MAX_REMOVED]
         return [name for name in noted if self.store.read(file_of(name.removeprefix(COMMITTED))) is not None]
 
-    def _changes(self, change: Change) -> Sequence[Change]:
+    def _changes(self, change: TableChange) -> Sequence[TableChange]:
         """The changes in the snapshots; if some have expired, also the later attempts that count."""
         found = list(self._in_snapshots())
         if self._has_all_snapshots():
@@ -261,13 +261,15 @@ class IcebergTable:
             if (epoch_of(name) or 0) <= change.epoch:
                 break
             text = self.store.read(file_of(name)) or self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
-            found += [Change.of(Version.read(text))] if text is not None else []
+            found += [TableChange.of(Version.read(text))] if text is not None else []
         return found
 
-    def _in_snapshots(self) -> Sequence[Change]:
+    def _in_snapshots(self) -> Sequence[TableChange]:
         """The changes in the snapshots."""
         summaries = [snapshot.summary for snapshot in self.table.snapshots()]
-        read = [Change.read(summary.additional_properties) for summary in summaries if summary is not None]
+        read = [
+            TableChange.read(summary.additional_properties) for summary in summaries if summary is not None
+        ]
         return [change for change in read if change is not None]
 
     def _has_all_snapshots(self) -> bool:
@@ -286,7 +288,7 @@ class IcebergTable:
         attempt = f"attempt {version.name} of {self.location}"
         if version.table != self.id:
             raise NotPublished(f"{attempt} was for another table, which had this name then")
-        missing = version.files - len(self.files(Change.of(version)))
+        missing = version.files - len(self.files(TableChange.of(version)))
         if missing > 0:
             raise NotPublished(
                 f"{missing} of {version.files} files of {attempt} were removed before its commit"
@@ -307,8 +309,8 @@ PARTITIONS: Final = "glidemq.partitions"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One attempt.
+class TableChange:
+    """What an attempt changes in a table.
 
     Attributes:
         name: The name of the attempt; see ``version.name_of``.
@@ -347,7 +349,7 @@ class Change:
         parts = summary.get(PARTITIONS)
         return cls(name, summary.get(REPLACES, "all"), None if parts is None else tuple(json.loads(parts)))
 
-    def left(self, done: Iterable[Change]) -> Change | None:
+    def left(self, done: Iterable[TableChange]) -> TableChange | None:
         """The part of it that remains after others; those with a larger epoch came later.
 
         None if later ones have replaced all of it.
@@ -363,10 +365,10 @@ class Change:
             return self
         parts = tuple(part for part in self.partitions if part not in replaced)
         if self.replaces == "all":
-            return Change(self.name, self.replaces, parts, tuple(sorted(replaced)))
-        return Change(self.name, self.replaces, parts) if parts else None
+            return TableChange(self.name, self.replaces, parts, tuple(sorted(replaced)))
+        return TableChange(self.name, self.replaces, parts) if parts else None
 
-    def restored(self, done: Iterable[Change]) -> list[Change]:
+    def restored(self, done: Iterable[TableChange]) -> list[TableChange]:
         """Later changes that only added rows, which this one removes with the rows that it replaces."""
         known = list(done)
         adders = [one for one in known if one.epoch > self.epoch and one.replaces == "nothing"]
@@ -374,7 +376,7 @@ class Change:
         if self.replaces == "all" and not self.spared:
             return lefts
         return [
-            Change(one.name, one.replaces, parts)
+            TableChange(one.name, one.replaces, parts)
             for one in lefts
             if (parts := tuple(part for part in one.partitions or () if self._removes(part)))
         ]
