@@ -65,8 +65,13 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(_spark_environment: None, location: Path, make_run: MakeRun) -> Results:
+def _session(_spark_environment: None) -> None:
+    """The session of this process, on which the steps run."""
     warm_session.get()
+
+
+@pytest.fixture(scope="module")
+def results(_session: None, location: Path, make_run: MakeRun) -> Results:
     return run_nodes(build(str(location), months=MONTHS), make_run, {})
 
 
@@ -254,7 +259,7 @@ def test_a_step_that_runs_again_leaves_the_first_output_alone(
 
 
 @pytest.fixture
-def one_month(tmp_path: Path, make_run: MakeRun) -> tuple[FlowSpec, Results]:
+def one_month(_session: None, tmp_path: Path, make_run: MakeRun) -> tuple[FlowSpec, Results]:
     """A run of February in a place of its own, up to the clean step."""
     spec = build(str(tmp_path), months=[2])
     return spec, run_nodes(spec, make_run, {}, until="clean-02")
