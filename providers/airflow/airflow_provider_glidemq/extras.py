@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, get_args
 
+from airflow_provider_glidemq.get_provider_info import FORM_FIELDS
 from glidemq_orchestrate import runs
 from glidemq_orchestrate.dashboard import check_templates
 from glidemq_orchestrate.errors import ConfigurationError
@@ -155,23 +156,16 @@ _A_TEXT: Final = (
     _text,
     "a text; where a URI holds one that looks like JSON, such as true or 1e5, define the connection as JSON",
 )
-_A_TRUTH: Final = (_truth, "true or false")
 _SOME_SECONDS: Final = (_seconds, "a duration above zero: seconds, or a text such as 5m")
-EXTRAS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
-    "prefix": _A_TEXT,
+# How to read a value, and its form: by the name of the extra, or by its type in the form.
+_READ: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
     "kind": (_kind, "single, cluster or sentinel"),
-    "service": _A_TEXT,
-    "db": (_whole_number, "a whole number of at most 6 digits"),
-    "tls": _A_TRUTH,
-    "ca": _A_TEXT,
-    "cert": _A_TEXT,
-    "key": _A_TEXT,
-    "verify": _A_TRUTH,
-    "sentinel_user": _A_TEXT,
-    "sentinel_password": _A_TEXT,
     "connect_timeout": _SOME_SECONDS,
     "socket_timeout": _SOME_SECONDS,
-    "confirm": _A_TEXT,
     "confirm_timeout": _SOME_SECONDS,
     "dashboard_url": (_urls, "http or https URLs with {flow_id}, {queue} or {job_id} in them"),
+    "string": _A_TEXT,
+    "boolean": (_truth, "true or false"),
+    "integer": (_whole_number, "a whole number of at most 6 digits"),
 }
+EXTRAS: Final = {name: _READ.get(name) or _READ[kind] for name, kind, _, _ in FORM_FIELDS}

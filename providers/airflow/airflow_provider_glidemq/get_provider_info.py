@@ -62,15 +62,15 @@ def _modules(kind: str, *names: str) -> list[dict[str, Any]]:
 
 
 def _fields() -> dict[str, Any]:
-    """The extras in the form, in order. ``extras.EXTRAS`` reads them; a test compares the names."""
+    """The extras in the form, in order; ``extras`` reads their values."""
     found = {}
-    for name, kind, label, description in _FIELDS:
+    for name, kind, label, description in FORM_FIELDS:
         schema = {"type": [kind, "null"], **_MORE.get(name, {})}
         found[name] = {"label": label, "description": description, "schema": schema}
     return found
 
 
-_FIELDS: Final = (
+FORM_FIELDS: Final = (
     (
         "prefix",
         "string",

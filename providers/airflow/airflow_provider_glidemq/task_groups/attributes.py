@@ -123,7 +123,7 @@ def carried_over(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any]
         _check_longest(operator)
         found["backoff"] = _backoff(operator)
     if timeout := operator.execution_timeout:
-        found["timeout"] = _text(timeout)
+        found["timeout"] = timeout.total_seconds()
     if operator.priority_weight > 1:
         found["priority"] = max(MAX_PRIORITY + 1 - operator.priority_weight, 1)
     if ordering := _ordering(operator, pools):
@@ -156,7 +156,7 @@ def _backoff(operator: Operator) -> dict[str, Any]:
     if factor not in (False, True, 0, 1, 2):
         raise ConfigurationError(f"retry_exponential_backoff={factor}: a job's backoff doubles, use 2")
     kind = "exponential" if factor in (True, 2) else "fixed"
-    return {"kind": kind, "delay": _text(operator.retry_delay)}
+    return {"kind": kind, "delay": operator.retry_delay.total_seconds()}
 
 
 def _check_longest(operator: Operator) -> None:
@@ -171,10 +171,6 @@ def _check_longest(operator: Operator) -> None:
             f"max_retry_delay={limit} cannot be carried over: a job's backoff has no limit below seven days, "
             f"and the last of {operator.retries} retries would come later"
         )
-
-
-def _text(duration: timedelta) -> float:
-    return duration.total_seconds()
 
 
 def _limit(key: str, most: int) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
             ``node_reports``.
     """
 
+    subject = "Flow {flow_id}"
+
     flow_id: str
     cancel_on_kill: bool = False
     wait_for_flow: bool = False
@@ -81,11 +83,6 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self._renewal = Renewal(self.lease)
         self._logged = (-1, 0.0)
         self._shown: tuple[int, FlowLog] | None = None
-
-    @property
-    def what(self) -> str:
-        """The subject of the wait, for logs."""
-        return f"Flow {self.flow_id}"
 
     async def on_kill(self) -> None:
         """Cancel the flow if the user ended the task. Airflow 3.1 and 3.2 do not call it: the lease expires.

@@ -90,6 +90,8 @@ class GlideMQNodeTrigger(WaitingTrigger):
             retries.
     """
 
+    subject = "Node {node}"
+
     node: str
     launch: str
     is_expanded: bool = False
@@ -116,11 +118,6 @@ class GlideMQNodeTrigger(WaitingTrigger):
         self._renewal = Renewal(self.lease)
         self._is_masked = False
         self._has_run_before = False
-
-    @property
-    def what(self) -> str:
-        """The subject of the wait, for logs."""
-        return f"Node {self.node}"
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""

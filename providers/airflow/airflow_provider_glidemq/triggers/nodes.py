@@ -151,14 +151,10 @@ class TaskNodes:
         """
         names = [node.name for node in self.shown if not node.state.is_terminal]
         flow, generation = self.flow, self.flow.generation
-        if not names:
-            return
-        if state == "success":
-            await self._client.ask(flow.complete_node(nodes=names, generation=generation))
-        elif state == "skipped":
-            await self._client.ask(flow.skip_node(nodes=names, reason=reason, generation=generation))
-        else:
-            await self._client.ask(flow.cancel_node(nodes=names, reason=reason, generation=generation))
+        others = partial(flow.skip_node if state == "skipped" else flow.cancel_node, reason=reason)
+        if names:
+            end = flow.complete_node if state == "success" else others
+            await self._client.ask(end(nodes=names, generation=generation))
 
 
 LOG_LINES: Final = 100

@@ -33,6 +33,8 @@ class GlideMQQueueTrigger(WaitingTrigger):
         ValueError, TypeError: The condition is invalid.
     """
 
+    subject = "Queue {queue_name}"
+
     queue_name: str
     condition: Mapping[str, Any]
     poll_interval: Seconds = Converted(10.0, in_seconds)
@@ -43,11 +45,6 @@ class GlideMQQueueTrigger(WaitingTrigger):
         given = self.condition.items()
         lists = {name: tuple(value) for name, value in given if isinstance(value, list | tuple)}
         self._condition = QueueCondition(**{**self.condition, **lists})
-
-    @property
-    def what(self) -> str:
-        """The subject of the wait, for logs."""
-        return f"Queue {self.queue_name}"
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         events = client.events(self.queue_name)
@@ -84,13 +81,10 @@ class GlideMQJobTrigger(WaitingTrigger):
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the job has ended.
     """
 
+    subject = "Job {job_id} of queue {queue_name}"
+
     queue_name: str
     job_id: str
-
-    @property
-    def what(self) -> str:
-        """The subject of the wait, for logs."""
-        return f"Job {self.job_id} of queue {self.queue_name}"
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         events = client.events(self.queue_name)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -55,6 +55,8 @@ class WaitingTrigger(Serialized, BaseTrigger):
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as possible.
     """
 
+    subject: ClassVar[str] = ""  # for logs, with fields of the trigger
+
     glidemq_conn_id: str = DEFAULT_CONN_ID
     poll_interval: Seconds = Converted(30.0, in_seconds)
     deadline: float | None = None
@@ -67,7 +69,7 @@ class WaitingTrigger(Serialized, BaseTrigger):
     @property
     def what(self) -> str:
         """The subject of the wait, for logs."""
-        raise NotImplementedError
+        return self.subject.format_map(vars(self))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""
