@@ -354,8 +354,7 @@ def _former(
 ) -> set[str]:
     """The declared nodes of a flow that this run continues: a repair keeps those that completed."""
     try:
-        goes_on = glidemq.goes_on(context, flow_name, flow_id=flow_id)
-        existing = glidemq.existing_nodes(flow_id) if goes_on else set()
+        existing = glidemq.continued_nodes(context, flow_name, flow_id=flow_id)
     except GlideMQError as exc:
         context.log.warning("the flow of the earlier run could not be read: %s", exc)
         return set()

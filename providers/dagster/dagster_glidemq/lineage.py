@@ -99,7 +99,7 @@ def _runs(context: Context) -> Iterator[str]:
         seen.add(run.run_id)
         yield run.run_id
         parent = _parent(instance, run)
-        if parent is None or not _goes_on(context, run, parent):
+        if parent is None or not _continues(context, run, parent):
             return
         run = parent
 
@@ -109,7 +109,7 @@ def _parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun |
     return None if parent_id is None else instance.get_run_by_id(parent_id)
 
 
-def _goes_on(context: Context, run: dg.DagsterRun, parent: dg.DagsterRun) -> bool:
+def _continues(context: Context, run: dg.DagsterRun, parent: dg.DagsterRun) -> bool:
     if run.tags.get(RESUME_TAG) == "true":
         return True
     if run.tags.get(ASSET_RESUME_TAG) == "true":

@@ -171,13 +171,15 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             )
             yield from run.changes(timeout)
 
-    def existing_nodes(self, flow_id: str) -> set[str]:
-        """The names of the nodes of a flow that was submitted earlier; empty if there is none."""
+    def continued_nodes(self, context: Context, flow_name: str, *, flow_id: str) -> set[str]:
+        """The nodes of the flow that ``run_flow`` would continue; empty if it would run the whole flow."""
+        if not self.continues(context, flow_name, flow_id=flow_id):
+            return set()
         with self.get_client() as producer, contextlib.suppress(FlowNotFound):
             return {node.name for node in self._patience()(lambda: producer.get(flow_id).nodes())}
         return set()
 
-    def goes_on(self, context: Context, flow_name: str, *, flow_id: str | None = None) -> bool:
+    def continues(self, context: Context, flow_name: str, *, flow_id: str | None = None) -> bool:
         """Whether ``run_flow`` would continue an existing flow, instead of running the whole flow.
 
         Args:

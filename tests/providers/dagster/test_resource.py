@@ -16,6 +16,7 @@ from glidemq_orchestrate.errors import (
     ConnectionFailed,
     FailedNode,
     FlowFailed,
+    FlowNotFound,
     GlideMQError,
     NotConfirmed,
     QueueNotServed,
@@ -72,7 +73,8 @@ def test_without_a_worker_nothing_is_submitted(
     failure = failure_of(result)
     assert "no worker serves queue etl" in failure.description
     assert failure.metadata["glidemq/error"].value == "QueueNotServed"
-    assert glidemq.existing_nodes("mine") == set()
+    with glidemq.get_client() as producer, pytest.raises(FlowNotFound):
+        producer.get("mine")
 
 
 def test_a_flow_that_takes_too_long_is_cancelled(url: str, instance: dg.DagsterInstance) -> None:

@@ -6,7 +6,7 @@ that failed, was killed or lost its job do not count, and a missing report is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -160,7 +160,7 @@ class Reports:
     def _of_result(self, node: NodeStatus, result: Json) -> list[PipesMessage]:
         """The messages in the result of a node whose worker has written none."""
         try:
-            found = pipes.of_result(result, self._wanted.assets)
+            found = pipes.of_result(result, self._wanted.assets(are_selected=True))
         except pipes.InvalidReport as exc:
             raise ReportsUnusable(f"the result of node {node.name}: {exc}") from exc
         for message in found:
@@ -180,11 +180,11 @@ class Reports:
         """
         params = message["params"] or {}
         key, check = params.get("asset_key"), str(params.get("check_name") or "")
-        if key is None or self._wanted.is_op:
+        if key is None or self._wanted.selected is None:
             return True
         what = f"check {check} of asset {key}" if check else f"asset {key}"
-        if not self._wanted.has(key, check):
-            if not self._wanted.is_left_out(key, check):
+        if not self._wanted.selected.get((key, check)):
+            if (key, check) not in self._wanted.selected:
                 raise ReportsUnusable(f"node {node.name} reports {what}, which the step does not have")
             return self._left_out(node, f"{what} is not selected in this run: its report is ignored")
         generation, former = self._reporters.setdefault(
@@ -209,49 +209,27 @@ class Reportable:
     """The assets and checks that a step may report, by their Pipes names.
 
     Attributes:
-        assets: The selected assets.
-        checks: The selected checks, as pairs of asset and name.
-        left_out: The other assets of the step.
-        checks_left_out: The other checks of the step.
-        is_op: The step has no assets.
+        selected: Whether each asset is selected, by its name and an empty text, and each check, by the names
+            of its asset and its own. None: the step has no assets.
     """
 
-    assets: tuple[str, ...] = ()
-    checks: frozenset[tuple[str, str]] = frozenset()
-    left_out: frozenset[str] = frozenset()
-    checks_left_out: frozenset[tuple[str, str]] = frozenset()
-    is_op: bool = True
+    selected: Mapping[tuple[str, str], bool] | None
 
     @classmethod
     def of(cls, step: dg.OpExecutionContext) -> Self:
         """The assets and checks of a step."""
         if not step.has_assets_def:
-            return cls()
-        whole = step.assets_def
-        selected, checks = step.selected_asset_keys, step.selected_asset_check_keys
-        others = set(whole.node_keys_by_output_name.values()) - selected
-        other_checks = {spec.key for spec in whole.node_check_specs_by_output_name.values()} - checks
-        return cls(
-            tuple(key.to_escaped_user_string() for key in sorted(selected)),
-            _names(checks),
-            frozenset(key.to_escaped_user_string() for key in others),
-            _names(other_checks),
-            is_op=False,
+            return cls(None)
+        assets, checks = step.selected_asset_keys, step.selected_asset_check_keys
+        keys = {*step.assets_def.node_keys_by_output_name.values(), *assets}
+        found = {(key.to_escaped_user_string(), ""): key in assets for key in keys}
+        for key in {spec.key for spec in step.assets_def.node_check_specs_by_output_name.values()} | checks:
+            found[key.asset_key.to_escaped_user_string(), key.name] = key in checks
+        return cls(found)
+
+    def assets(self, *, are_selected: bool = False) -> list[str]:
+        """Every asset of the step, or the selected assets."""
+        every = self.selected or {}
+        return sorted(
+            asset for (asset, check), is_so in every.items() if not check and (is_so or not are_selected)
         )
-
-    @property
-    def all_assets(self) -> list[str]:
-        """Every asset of the step."""
-        return sorted({*self.assets, *self.left_out})
-
-    def has(self, asset: str, check: str) -> bool:
-        """Whether an asset is selected, or its check if ``check`` is not empty."""
-        return (asset, check) in self.checks if check else asset in self.assets
-
-    def is_left_out(self, asset: str, check: str) -> bool:
-        """Whether the asset or check belongs to the step, but is not selected."""
-        return (asset, check) in self.checks_left_out if check else asset in self.left_out
-
-
-def _names(checks: Iterable[dg.AssetCheckKey]) -> frozenset[tuple[str, str]]:
-    return frozenset((key.asset_key.to_escaped_user_string(), key.name) for key in checks)

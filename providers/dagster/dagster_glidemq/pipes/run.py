@@ -78,7 +78,7 @@ class CompletedInvocation(dg.PipesClientCompletedInvocation):
             step._requires_typed_event_stream = False  # noqa: SLF001
 
 
-def record_launch(context: Context, flow_id: str, url: str, *, goes_on: bool) -> None:
+def record_launch(context: Context, flow_id: str, url: str, *, continues: bool) -> None:
     """Record the launch of the flow before it is submitted. Repeatable.
 
     A kill in between leaves an entry for a flow that does not exist and may still be begun, rather than a
@@ -88,13 +88,13 @@ def record_launch(context: Context, flow_id: str, url: str, *, goes_on: bool) ->
         context: The step.
         flow_id: The flow.
         url: The dashboard page of the flow; may be empty.
-        goes_on: An earlier run has begun it.
+        continues: An earlier run has begun it.
     """
     reattach = reattach_module()
     if reattach is None:
         return
     step: dg.OpExecutionContext = context.op_execution_context
-    handle = reattach.find_latest_launch_handle(step, client_name=CLIENT_NAME) if goes_on else None
+    handle = reattach.find_latest_launch_handle(step, client_name=CLIENT_NAME) if continues else None
     if handle is not None and handle.external_run_id == flow_id:
         reattach.record_external_reattach(step, handle)
     else:
@@ -148,11 +148,11 @@ class PipesRun:
             # If only workers in Node run, nothing else would notice the end of a node.
             queue_names = sorted({node.queue for node in self.spec.nodes})
             stack.enter_context(Supervisor(self.glidemq.settings(), queues=queue_names).running())
-            record_launch(self.context, self._flow_id, self._link, goes_on=stored is not None)
+            record_launch(self.context, self._flow_id, self._link, continues=stored is not None)
             # With the context of an asset, Dagster itself would call deprecated functions.
             step: dg.OpExecutionContext = self.context.op_execution_context
             wanted = Reportable.of(step)
-            known = None if self.is_single or wanted.is_op else wanted.all_assets
+            known = None if self.is_single or wanted.selected is None else wanted.assets()
             injector = GlideMQContextInjector(stored, known)
             reader = GlideMQMessageReader(
                 client,
@@ -203,7 +203,7 @@ class PipesRun:
 
     def _former(self, client: Client) -> tuple[Mapping[str, Any] | None, int]:
         """The stored context of the flow that this step continues, and the number of generations to hide."""
-        is_ours = self.glidemq.goes_on(self.context, self.spec.name, flow_id=self.given_id)
+        is_ours = self.glidemq.continues(self.context, self.spec.name, flow_id=self.given_id)
         try:
             flow = self.patience(lambda: client.flows.get(self._flow_id))
         except FlowNotFound:

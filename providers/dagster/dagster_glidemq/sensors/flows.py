@@ -209,7 +209,7 @@ class _Ended:
             before = _mark(gap)
             page = self.patience(partial(self._producer.list, label=label, before=before, limit=PAGE))
             for flow in page:
-                gap = Gap(gap.since, _created(flow), flow.stored_as or flow.id)
+                gap = Gap(gap.since, _time(flow.created_at), flow.stored_as or flow.id)
                 for one in self._generations(flow) if flow.home == home else ():
                     if self._wanted.takes(one) and _ended(one) >= gap.since - CLOCKS_DIFFER_MS:
                         yield one, FlowCursor(event, gap)
@@ -265,10 +265,6 @@ def _ms(event: str) -> int:
 
 def _time(moment: datetime | None) -> int:
     return 0 if moment is None else round(moment.timestamp() * 1_000)
-
-
-def _created(flow: FlowStatus) -> int:
-    return _time(flow.created_at)
 
 
 def _ended(flow: FlowStatus) -> int:
