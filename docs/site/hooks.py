@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from mkdocs.structure.files import File, Files
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+from glidemq_orchestrate.cli import app
 
 ROOT: Final = Path(__file__).parents[2]
 # Files outside docs/ that are pages of the site.
@@ -18,6 +22,7 @@ INCLUDED: Final = {
     "SECURITY.md": "explanation/security.md",
     "CHANGELOG.md": "reference/changelog.md",
 }
+COMMANDS: Final = "reference/command-line.md"
 _LINK: Final = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)((?:#[^)]*)?\))")
 
 
@@ -25,7 +30,15 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that stand outside ``docs/``."""
     for source, page in INCLUDED.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    files.append(File.generated(config, COMMANDS, content=_command_line()))
     return files
+
+
+def _command_line() -> str:
+    """The page on the command line, from its help texts."""
+    command = get_command(app)
+    text = get_docs_for_click(obj=command, ctx=command.context_class(command), name="glidemq")
+    return text.replace("# `glidemq`", "# The command line", 1)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
