@@ -14,7 +14,7 @@ from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, function
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, function, parts
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.confirmation import mark_queue
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
@@ -334,7 +334,7 @@ def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
 
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
     """Renew the leases of one queue: 1 renewed, 0 renewed but to be stopped, -1 lost."""
-    pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
+    pages = parts(held, _BEATS)
     renewed = yield from ask_all([heartbeats(queue, page, now_ms) for page in pages])
     return [beat for page in renewed for beat in page]
 

@@ -24,7 +24,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, command, function
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, command, function, parts
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
@@ -283,12 +283,11 @@ def take(  # noqa: PLR0913  the limits of the call
             passed.append(Result(entry_id, job_id, "pass", "", int(retry_of is not None)))
         else:
             wanted.append((entry_id, job_id, retry_of is not None))
-    for first in range(0, len(passed), MAX_MESSAGES):
-        yield from ask(end(member, passed[first : first + MAX_MESSAGES], clock.now_ms()))
+    for some in parts(passed, MAX_MESSAGES):
+        yield from ask(end(member, some, clock.now_ms()))
     begun: list[Begun] = []
-    for first in range(0, len(wanted[:room]), MAX_MESSAGES):
-        some = wanted[:room][first : first + MAX_MESSAGES]
-        begun += yield from ask(begin(member, some, clock.now_ms()))
+    for part in parts(wanted[:room], MAX_MESSAGES):
+        begun += yield from ask(begin(member, part, clock.now_ms()))
     return [_attempt(subscription, one) for one in begun]
 
 

@@ -309,7 +309,7 @@ def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
     """Advance a staged flow by its stored id."""
     home = yield from ask(home_of(queue.prefix, flow_id))
     if home is not None:
-        yield from advance_at(QueueKeys(queue.prefix, home), flow_id, clock)
+        yield from advance_at(home, flow_id, clock)
 
 
 def advance_at(home: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:

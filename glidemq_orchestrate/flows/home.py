@@ -47,9 +47,10 @@ def keep_claim(prefix: str, flow_id: str) -> Call[None]:
     return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything, repeatable=True)
 
 
-def home_of(prefix: str, flow_id: str) -> Call[str | None]:
+def home_of(prefix: str, flow_id: str) -> Call[QueueKeys | None]:
     """The home queue of a flow, or None."""
-    return command("GET", flow_home(prefix, flow_id), decode=lambda reply: reply)
+    key = flow_home(prefix, flow_id)
+    return command("GET", key, decode=lambda reply: None if reply is None else QueueKeys(prefix, reply))
 
 
 def drop_claim(prefix: str, flow_id: str) -> Call[None]:
@@ -119,8 +120,8 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
     claimed, *lives = yield from ask_each(asking)
     if isinstance(claimed, GlideMQError):
         raise claimed
-    if claimed in flow.queues:
-        return str(claimed)
+    if claimed is not None and claimed.queue in flow.queues:
+        return str(claimed.queue)
     # A queue without read rights counts as not served.
     served = {
         queue
@@ -132,7 +133,7 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
     # Two concurrent submissions may see different workers: the second follows the first.
     claiming: list[Call[Any]] = [claim_id(chosen, flow_id), home_of(prefix, flow_id)]
     _, owner = yield from ask_all(claiming)
-    return str(owner) if owner in flow.queues else chosen.queue
+    return str(owner.queue) if owner is not None and owner.queue in flow.queues else chosen.queue
 
 
 def queues_around(queue: QueueKeys) -> Op[list[QueueKeys]]:
@@ -179,9 +180,8 @@ def take_id(home: QueueKeys, flow_id: str) -> Op[Generation | None]:
     Raises:
         FlowConflict: A flow with another home has the id.
     """
-    owner, existing = yield from _claim(home, flow_id)
-    if owner is not None and owner != home.queue:
-        other = QueueKeys(home.prefix, owner)
+    other, existing = yield from _claim(home, flow_id)
+    if other is not None and other != home:
         if (yield from find_generation(other, flow_id)):
             raise id_conflict(flow_id)
         # The claim has no record: its submission stopped half-way.
@@ -191,12 +191,12 @@ def take_id(home: QueueKeys, flow_id: str) -> Op[Generation | None]:
             yield from ask(drop_claim(home.prefix, flow_id))
             yield from ask(claim_id(other, flow_id))
             raise id_conflict(flow_id)
-        if now != home.queue:
+        if now != home:
             raise id_conflict(flow_id)
     return existing
 
 
-def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Generation | None]]:
+def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[QueueKeys | None, Generation | None]]:
     """Claim an id if it is free; returns the queue that has it, and the record in this home."""
     asking: list[Call[Any]] = [
         claim_id(home, flow_id),
@@ -217,7 +217,7 @@ def confirm_claim(home: QueueKeys, flow_id: str) -> Op[None]:
     owner, _ = yield from _claim(home, flow_id)
     if owner is None:  # it was freed between the two calls
         owner, _ = yield from _claim(home, flow_id)
-    if owner != home.queue:
+    if owner != home:
         raise id_conflict(flow_id)
     yield from ask(keep_claim(home.prefix, flow_id))
 
@@ -229,7 +229,7 @@ def hold_claim(home: QueueKeys, flow_id: str) -> list[Call[None]]:
 
 def release_id(home: QueueKeys, flow_id: str) -> Op[None]:
     """Free the id of a flow that has no record; does nothing if it has one. Idempotent."""
-    if (yield from ask(home_of(home.prefix, flow_id))) != home.queue:
+    if (yield from ask(home_of(home.prefix, flow_id))) != home:
         return
     if (yield from find_generation(home, flow_id)) is not None:
         return

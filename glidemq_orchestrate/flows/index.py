@@ -237,11 +237,9 @@ def find_flow(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
     Raises:
         FlowNotFound: There is no flow with this id.
     """
-    queue = yield from ask(home_of(prefix, flow_id))
-    if queue is not None:
-        home = QueueKeys(prefix, queue)
-        if found := (yield from find_generation(home, flow_id)):
-            return CurrentGeneration(ref_of(home, found), found)
+    home = yield from ask(home_of(prefix, flow_id))
+    if home is not None and (found := (yield from find_generation(home, flow_id))):
+        return CurrentGeneration(ref_of(home, found), found)
     raise FlowNotFound(f"no flow {flow_id} on this server")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from glidemq_orchestrate.errors import FailedNode
 from glidemq_orchestrate.flows.generation import FlowRef
@@ -42,17 +42,34 @@ _NOW: Final[tuple[JobField, ...]] = (
 )  # fmt: skip
 
 
+T = TypeVar("T")
+
+
+def nodes_page(  # noqa: PLR0913, PLR0917  which page, and what is read of each node
+    queue: QueueKeys,
+    flow_id: str,
+    cursor: str,
+    fields: Sequence[str],
+    read: Callable[[str, str, Sequence[str]], T],
+    count: int = PAGE,
+) -> Call[tuple[str, list[T]]]:
+    """A page of nodes: the next cursor (``0`` at the end), and each as ``read`` from name, row and fields.
+
+    ``fields``: those of the jobs to read, the state first.
+    """
+
+    def decode(reply: Any) -> tuple[str, list[T]]:
+        rows = replies.rows(2 + len(fields))(reply[1:])
+        return replies.text(reply[0]), [read(name, row, values) for name, row, *values in rows]
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, count, *fields), decode)
+
+
 def flow_nodes(
     queue: QueueKeys, flow_id: str, cursor: str
 ) -> Call[tuple[str, list[tuple[float, NodeStatus]]]]:
     """A page of nodes: the next cursor (``0`` at the end) and rank and status of each node."""
-
-    def decode(reply: Any) -> tuple[str, list[tuple[float, NodeStatus]]]:
-        rows = replies.rows(2 + len(STATUS_FIELDS))(reply[1:])
-        return replies.text(reply[0]), [_read_node(name, row, fields) for name, row, *fields in rows]
-
-    args = (0, flow_id, cursor, PAGE, *STATUS_FIELDS)
-    return function("gmo_flow_nodes", [queue.flow(flow_id)], args, decode)
+    return nodes_page(queue, flow_id, cursor, STATUS_FIELDS, _read_node)
 
 
 def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
@@ -75,13 +92,7 @@ class TimedNode(NamedTuple):
 
 def timed_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[TimedNode]]]:
     """``flow_nodes`` with times instead of ranks; a node may occur twice."""
-
-    def decode(reply: Any) -> tuple[str, list[TimedNode]]:
-        rows = replies.rows(2 + len(STATUS_FIELDS) + len(_TIMES))(reply[1:])
-        return replies.text(reply[0]), [_timed(name, row, fields) for name, row, *fields in rows]
-
-    args = (0, flow_id, cursor, PAGE, *STATUS_FIELDS, *_TIMES)
-    return function("gmo_flow_nodes", [queue.flow(flow_id)], args, decode)
+    return nodes_page(queue, flow_id, cursor, (*STATUS_FIELDS, *_TIMES), _timed)
 
 
 def timed_node(queue: QueueKeys, job_id: str, name: str, row: str, reason: str) -> Call[TimedNode]:

@@ -47,7 +47,6 @@ from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask_all, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 
-PER_TRIP: Final = 200
 T = TypeVar("T")
 
 
@@ -75,8 +74,7 @@ def node_results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     if removed := [node.name for node in nodes if node.removed and node.state == JobState.COMPLETED]:
         raise ResultRemoved(f"flow {ref.public_id}", removed)
     texts: dict[str, str] = {}
-    for first in range(0, len(nodes), PER_TRIP):
-        part = nodes[first : first + PER_TRIP]
+    for part in parts(nodes):
         asking = [job_now(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
         for node, (state, _, text, *_) in zip(part, (yield from _current(ref, asking)), strict=True):
             if state == "completed":
@@ -144,9 +142,7 @@ def _check_marks(ref: FlowRef, marks: Sequence[str | None]) -> None:
 def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:
     if isinstance(names, str):
         raise ConfigurationError(f"names must be a list of node names, got the text {names!r}")
-    unique = list(dict.fromkeys(names))
-    for first in range(0, len(unique), PER_TRIP):
-        yield unique[first : first + PER_TRIP]
+    return parts(list(dict.fromkeys(names)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from glidemq_orchestrate.flows.watched import UNSEEN, FlowChange, NodeChange, Re
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, parts
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -37,7 +37,6 @@ REST_MS: Final = 5_000
 DEADLINES_MS: Final = 1_000
 READS_SHARE: Final = 20  # reads without an event take at most this fraction of the time: 1 in 20
 POLL_MS: Final = 500
-PER_TRIP: Final = 200
 
 
 def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[QueueKeys, Entries]]:
@@ -240,8 +239,7 @@ def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
     known = [watch.nodes[name] for name in names]
     gone = watch.backend.missing
     found: Found = {}
-    for first in range(0, len(known), PER_TRIP):
-        part = known[first : first + PER_TRIP]
+    for part in parts(known):
         asking = [one_node(watch.ref.home.prefix, node, gone) for _, node in part]
         nodes = yield from watch.backend.resolved(watch.ref, (yield from ask_all(asking)))
         found.update((node.name, (rank, node)) for (rank, _), node in zip(part, nodes, strict=True))

@@ -19,7 +19,7 @@ from glidemq_orchestrate.jobs.job import JobId, job_exists
 from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, parts
 from glidemq_orchestrate.wire.codec import JsonLike, encode, pack
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -213,8 +213,7 @@ def _check_parents(queue: QueueKeys, jobs: Sequence[EncodedJob]) -> Op[None]:
     """
     new = {JobRef(queue.queue, job.options.job_id) for job in jobs if job.options.job_id}
     parents = list({job.options.parent for job in jobs if job.options.parent} - new)
-    for first in range(0, len(parents), BATCH_CALLS):
-        page = parents[first : first + BATCH_CALLS]
+    for page in parts(parents, BATCH_CALLS):
         found = yield from ask_all([job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page])
         for parent, exists in zip(page, found, strict=True):
             if not exists:

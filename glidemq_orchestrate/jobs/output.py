@@ -14,7 +14,7 @@ from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt, from_outside, proof
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, parts
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import exact, number
@@ -235,8 +235,7 @@ def messages(queue: QueueKeys, job_id: str, after: str | None, limit: int) -> Op
 def accepted(queue: QueueKeys, job_ids: Sequence[str]) -> Op[Mapping[str, AcceptedAttempt]]:
     """The attempts with accepted results, by job; reads many jobs in a pipeline."""
     found: dict[str, AcceptedAttempt] = {}
-    for first in range(0, len(job_ids), PAGE):
-        some = job_ids[first : first + PAGE]
+    for some in parts(job_ids, PAGE):
         rows = yield from ask_all([accepted_attempt(queue, job_id) for job_id in some])
         found |= {job_id: one for job_id, one in zip(some, rows, strict=True) if one is not None}
     return found

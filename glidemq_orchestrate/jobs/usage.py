@@ -33,6 +33,7 @@ from glidemq_orchestrate.wire.call import (
     fields_of,
     function,
     members,
+    parts,
     whole_hash,
 )
 from glidemq_orchestrate.wire.keys import QueueKeys, queues_with_usage
@@ -246,8 +247,7 @@ def budget(queue: QueueKeys, root_id: str) -> Op[FlowBudget | None]:
 
 def _buckets(queue: QueueKeys, minutes: range) -> Op[list[dict[str, str]]]:
     found: list[dict[str, str]] = []
-    for first in range(0, len(minutes), SLICE):
-        some = minutes[first : first + SLICE]
+    for some in parts(minutes, SLICE):
         rows = yield from ask_all([whole_hash(queue.usage(at)) for at in some])
         found += [row for row in rows if row]
     return found

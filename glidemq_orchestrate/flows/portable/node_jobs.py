@@ -100,24 +100,24 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
 
 def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[None]]:
     """Calls that end a waiting job as skipped: completed without a result. Idempotent."""
-    ended: dict[JobField, Word] = {
-        "state": "completed", "returnvalue": "null", "finishedOn": now_ms, "gmo:skipped": reason
-    }  # fmt: skip
-    event = ("event", "completed", "jobId", job_id, "returnvalue", "null", "skipped", reason)
-    return [
-        job_hash.put(queue, job_id, ended),
-        command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
-        command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
-    ]
+    return _complete(queue, job_id, "null", now_ms, skipped=reason)
 
 
 def give(queue: QueueKeys, job_id: str, result: str, now_ms: int) -> list[Call[None]]:
     """Calls that end a waiting job as completed with a given result. Idempotent."""
-    ended: dict[JobField, Word] = {"state": "completed", "returnvalue": result, "finishedOn": now_ms}
-    event = ("event", "completed", "jobId", job_id, "returnvalue", result)
+    return _complete(queue, job_id, result, now_ms)
+
+
+def _complete(
+    queue: QueueKeys, job_id: str, result: str, now_ms: int, *, skipped: str | None = None
+) -> list[Call[None]]:
+    end: dict[JobField, Word] = {"returnvalue": result, "finishedOn": now_ms}
+    event = ["event", "completed", "jobId", job_id, "returnvalue", result]
+    if skipped is not None:
+        end["gmo:skipped"] = skipped
+        event += ["skipped", skipped]
     return [
-        job_hash.put(queue, job_id, ended),
-        command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
+        *complete(queue, job_id, end),
         command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
     ]
 

@@ -159,10 +159,9 @@ def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
 
 def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | None, Policy]]:
     """The home of a flow, None if its id is unclaimed; and the policy of a node."""
-    name = yield from ask(home_of(queue.prefix, flow_id))
-    if name is None:
+    home = yield from ask(home_of(queue.prefix, flow_id))
+    if home is None:
         return None, ORDINARY
-    home = QueueKeys(queue.prefix, name)
     text = yield from ask(tables.policy(home, flow_id, node))
     return home, Policy.read(text) if text else ORDINARY
 
@@ -180,7 +179,7 @@ def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], cl
     for flow_id in moved:
         home = yield from ask(home_of(queue.prefix, flow_id))
         if home is not None:
-            yield from advance(FlowRef(QueueKeys(queue.prefix, home), flow_id, "portable"), clock)
+            yield from advance(FlowRef(home, flow_id, "portable"), clock)
 
 
 def removal_marks(queue: QueueKeys, nodes: Sequence[str]) -> Op[dict[str, str]]:
@@ -191,7 +190,7 @@ def removal_marks(queue: QueueKeys, nodes: Sequence[str]) -> Op[dict[str, str]]:
         home = yield from ask(home_of(queue.prefix, flow_id))
         marks[flow_id] = "-"
         if home is not None:
-            record = yield from ask(records.record(QueueKeys(queue.prefix, home), flow_id))
+            record = yield from ask(records.record(home, flow_id))
             marks[flow_id] = "!" if record.state.is_terminal else ""
     flows = dict(zip(nodes, owners, strict=True))
     return {job_id: marks[flow_id] for job_id, flow_id in flows.items() if marks[flow_id]}

@@ -43,7 +43,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function, parts
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 MAX_BEFORE: Final = 100
@@ -215,12 +215,12 @@ def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
     queues = list(dict.fromkeys(node.queue for node in growth.nodes))
     numbers = {queue: number for number, queue in enumerate(queues, start=1)}
     places = [QueueKeys(home.prefix, queue).key("id") for queue in queues]
-    parts = list(chunks(growth.nodes, GROWTH_NODES))
-    for at, chunk in enumerate(parts, start=1):
+    every = list(chunks(growth.nodes, GROWTH_NODES))
+    for at, chunk in enumerate(every, start=1):
         header: dict[str, Any] = {"id": flow_id, "growth": growth_id, "batch": growth.digest, "chunk": at}
         header |= _outer_edges(chunk, growth, names)
-        if at == len(parts):
-            header["chunks"] = len(parts)
+        if at == len(every):
+            header["chunks"] = len(every)
         words = [word for piece in chunk for word in (numbers[piece.node.queue], *piece_words(piece, names))]
         yield send(places, json.dumps(header), words)
 
@@ -256,7 +256,7 @@ def staged_nodes(home: QueueKeys, growth_id: str, names: Sequence[str]) -> Call[
 
     def decode(reply: Any) -> dict[str, KnownNode]:
         lines = ((name, (text or "").split("\n", 2)) for name, text in zip(names, reply, strict=True))
-        return _all_known((name, parts[1] if len(parts) > 1 else None) for name, parts in lines)
+        return _all_known((name, fields[1] if len(fields) > 1 else None) for name, fields in lines)
 
     return command("HMGET", home.growth(growth_id), *names, decode=decode)
 
@@ -339,7 +339,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
 
 def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, KnownNode]]:
     """The nodes with these names in the flow and in the growth, with their states."""
-    pages = [names[at : at + _NAMES_PER_CALL] for at in range(0, len(names), _NAMES_PER_CALL)]
+    pages = list(parts(names, _NAMES_PER_CALL))
     found: dict[str, KnownNode] = {}
     for part in (yield from ask_all([staged_nodes(ref.home, growth_id, page) for page in pages])):
         found |= part

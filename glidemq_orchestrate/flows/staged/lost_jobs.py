@@ -174,8 +174,7 @@ def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock)
     key, cursor = suspect.queue.deps(suspect.job_id), "0"
     while True:
         cursor, refs = yield from ask(members_page(key, cursor, PAGE))
-        for first in range(0, len(refs), PAGE):
-            page = refs[first : first + PAGE]
+        for page in parts(refs, PAGE):
             if not (yield from ask(notify_again(home, flow_id, suspect, page, clock.now_ms()))):
                 return
         if cursor == "0":

@@ -35,6 +35,7 @@ from glidemq_orchestrate.flows.node_table import (
     flow_nodes,
     flow_results,
     node_inputs,
+    nodes_page,
     read_results,
 )
 from glidemq_orchestrate.flows.staged.submit import JobNames, more_fields
@@ -55,8 +56,6 @@ from glidemq_orchestrate.wire.call import (
     ask_all,
     command,
     every_page,
-    every_row,
-    function,
     parts,
 )
 from glidemq_orchestrate.wire.confirmation import unconfirmed
@@ -72,7 +71,7 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     home = yield from ask(home_of(prefix, flow_id))
     if home is None:
         raise FlowNotFound(f"no flow {flow_id} on this server")
-    return FlowRef(QueueKeys(prefix, home), flow_id)
+    return FlowRef(home, flow_id)
 
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
@@ -132,23 +131,9 @@ def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op
     return position
 
 
-def works_page(
-    queue: QueueKeys, flow_id: str, cursor: str
-) -> Call[tuple[str, dict[str, tuple[Row, Work | None]]]]:
-    """A page of the nodes of a flow: the next cursor (``0`` at the end), and row and work by name.
-
-    The work is None if the job was removed or is about to be reset.
-    """
-    fields = ("state", *_OF_WORK)
-
-    def decode(reply: Any) -> tuple[str, dict[str, tuple[Row, Work | None]]]:
-        found: dict[str, tuple[Row, Work | None]] = {}
-        for name, text, _state, *job in replies.rows(2 + len(fields))(reply[1:]):
-            if (row := flat_row(text)) is not None:
-                found[name] = (row, _read_work(*job))
-        return replies.text(reply[0]), found
-
-    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
+def _row_and_work(name: str, text: str, fields: Sequence[str]) -> tuple[str, Row | None, Work | None]:
+    """Name, row and work of a node; no work if the job was removed or is about to be reset."""
+    return name, flat_row(text), _read_work(*fields[1:])
 
 
 def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
@@ -161,38 +146,38 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
     settings: dict[str, NodeSettings] = {}
     cursor = ""
     while cursor != "0":
-        cursor, page = yield from ask(works_page(ref.home, ref.flow_id, cursor or "0"))
-        for name, (row, work) in page.items():
-            rows[name] = row
-            if work is not None:
+        call = nodes_page(ref.home, ref.flow_id, cursor or "0", ("state", *_OF_WORK), _row_and_work, PAGE)
+        cursor, page = yield from ask(call)
+        for name, row, work in page:
+            if row is not None:
+                rows[name] = row
+            if row is not None and work is not None:
                 data[name], settings[name] = work
     if len(rows) < number(record.get("total")):
         return None
     return StoredNodes(dict(sorted(rows.items(), key=lambda item: item[1][0])), data, settings)
 
 
-def ran_page(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
-    """A page of the nodes of a flow: the next cursor (``0`` at the end), and how each has run, by name."""
-    fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", "gmo:gone", *POLICIES)
+_OF_RUN: Final = ("state", "gmo:skipped", "gmo:grown", "data", "opts", "gmo:gone", *POLICIES)
 
-    def decode(reply: Any) -> tuple[str, dict[str, Ran]]:
-        found: dict[str, Ran] = {}
-        for name, text, *job in replies.rows(2 + len(fields))(reply[1:]):
-            state, skipped, grown, data, options, lost, *policies = job
-            if (row := flat_row(text)) is None:
-                continue
-            own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
-            is_known = options and not lost
-            known = Definition(canonical(data), settled_options(options), own) if is_known else None
-            found[name] = Ran(row, "skipped" if skipped else state, grown, known)
-        return replies.text(reply[0]), found
 
-    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
+def _read_ran(name: str, text: str, fields: Sequence[str]) -> tuple[str, Ran | None]:
+    """The name of a node and how it has run; None with an unreadable row."""
+    state, skipped, grown, data, options, lost, *policies = fields
+    if (row := flat_row(text)) is None:
+        return name, None
+    own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
+    is_known = options and not lost
+    known = Definition(canonical(data), settled_options(options), own) if is_known else None
+    return name, Ran(row, "skipped" if skipped else state, grown, known)
 
 
 def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
     """Read how each node has run, and its definition."""
-    return (yield from every_row(partial(ran_page, ref.home, ref.flow_id)))
+    pages = yield from every_page(
+        lambda cursor: nodes_page(ref.home, ref.flow_id, cursor, _OF_RUN, _read_ran, PAGE)
+    )
+    return {name: one for page in pages for name, one in page if one is not None}
 
 
 class JobPolicies:

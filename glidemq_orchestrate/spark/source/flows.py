@@ -255,8 +255,8 @@ def _only_ended(home: QueueKeys, stored: Sequence[str], finished: Times) -> Op[l
 
 def _places(prefix: str, flow_ids: Sequence[str]) -> Op[list[tuple[QueueKeys, str]]]:
     """The locations of the current generations of flows, without flows that do not exist."""
-    owners = yield from ask_all([home_of(prefix, one) for one in flow_ids])
-    claimed = [(QueueKeys(prefix, owner), one) for one, owner in zip(flow_ids, owners, strict=True) if owner]
+    homes = yield from ask_all([home_of(prefix, one) for one in flow_ids])
+    claimed = [(home, one) for one, home in zip(flow_ids, homes, strict=True) if home is not None]
     current = yield from ask_all([current_generation(home, one) for home, one in claimed])
     return [
         (home, found.stored_as if found else one) for (home, one), found in zip(claimed, current, strict=True)
