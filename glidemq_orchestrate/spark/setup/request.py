@@ -1,4 +1,4 @@
-"""What a job may choose beside its code: the session, its settings, and the name of a user. Pure.
+"""What a job may choose: the session, its settings, files of packages, and the name of a user.
 
 ``conf`` in the payload of a step may hold settings of a session, such as ``spark.driver.memory``, beside
 settings of Spark SQL for the step alone: the step then runs in a session that has them. ``"session": "own"``

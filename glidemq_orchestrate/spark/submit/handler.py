@@ -242,7 +242,7 @@ def _follow(ctx: Context, title: str, folder: DriverFolder, output: Output) -> J
     while not is_complete:
         # Checked before the lines are read: then they are all there.
         is_over = folder.code is not None or not folder.is_locked("keeper")
-        is_complete = output.take_new(reader) and is_over
+        is_complete = output.add_new(reader) and is_over
         if not is_complete and ctx.cancelled.wait(POLL_SECONDS):
             if is_over:
                 break
@@ -251,7 +251,7 @@ def _follow(ctx: Context, title: str, folder: DriverFolder, output: Output) -> J
                 logger.info("%s continues: the next worker on this machine takes over its driver", title)
             raise DriverCancelled(f"{title} was cancelled")
     for line in reader.new():  # for the cause; an ended attempt logs nothing
-        output.take(line)
+        output.add(line)
     code = folder.code
     if code is None:
         raise DriverFailed(f"{title}: the keeper of its driver was killed")

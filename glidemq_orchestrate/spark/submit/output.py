@@ -49,7 +49,7 @@ class Output:
     """Writes the output of a driver to the log of the job, without Spark's chatter; keeps the last lines."""
 
     def __init__(self, ctx: Context, facts: Mapping[str, Json]) -> None:
-        self._ctx, self._lines, self._is_away = ctx, 0, False
+        self._ctx, self._lines, self._is_cut_off = ctx, 0, False
         self._unconfirmed: list[str] = []  # lines logged since the server last answered
         self._last: deque[str] = deque(maxlen=LINES)
         self._facts: dict[str, Json] = {"host": os.uname().nodename, **facts}
@@ -71,46 +71,46 @@ class Output:
         with suppress(GlideMQError, RuntimeError):  # an ended attempt reports nothing
             self._ctx.progress(self._facts)
 
-    def take_new(self, reader: LineReader) -> bool:
-        """Take the new lines, but not while the server is away, because they would be lost.
+    def add_new(self, reader: LineReader) -> bool:
+        """Add the new lines, but not while the server cannot be reached, because they would be lost.
 
-        When it is back, lines that may have been lost are logged again, so some may appear twice.
+        After an outage, lines that may have been lost are logged again, so some may appear twice.
 
         Returns:
             Whether the server has them all.
         """
-        if not self._can_take(has_new=reader.has_new()):
+        if not self._can_log(has_new=reader.has_new()):
             return False
         for line in reader.new():
-            self.take(line)
+            self.add(line)
         return not self._unconfirmed
 
-    def _can_take(self, *, has_new: bool) -> bool:
+    def _can_log(self, *, has_new: bool) -> bool:
         if not self._unconfirmed and (not has_new or self._lines >= MAX_LINES):
             return True
         try:
             self._ctx.check_owner()
         except TransportError:
-            self._is_away = True
+            self._is_cut_off = True
             return False
         except (GlideMQError, RuntimeError):  # an ended attempt logs nothing
-            self._unconfirmed, self._is_away = [], False
+            self._unconfirmed, self._is_cut_off = [], False
             return True
-        if self._is_away:
-            self._is_away = False
+        if self._is_cut_off:
+            self._is_cut_off = False
             self._log(*self._unconfirmed)
         else:
             self._unconfirmed = []
         return True
 
     def restore(self, line: Line) -> None:
-        """Keep a line that an earlier attempt has logged."""
+        """Add a line that an earlier attempt has logged, for the cause of a failure."""
         text = line.text.decode(errors="replace")
         if not (line.is_log and (_CHATTER.match(text) or _GREETING.match(text))):
             self._last.append(text)
 
-    def take(self, line: Line) -> None:
-        """Take a line."""
+    def add(self, line: Line) -> None:
+        """Add a line: facts in it go to the progress, and all but Spark's chatter goes to the log."""
         text = line.text.decode(errors="replace")
         if line.is_log and _CHATTER.match(text):
             if self.application_id is None and (found := _APPLICATION.search(text)):

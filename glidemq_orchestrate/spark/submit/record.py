@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"glidemq-[0-9a-f]{20}-\d+")
 
 
 class DriverRecord:
-    """What the last attempt of a job has reported of its driver.
+    """What the last attempt of a job has reported about its driver.
 
     Args:
         progress: The progress of the job, in any form.

@@ -66,7 +66,7 @@ def reader(driver: Writer, tmp_path: Path) -> LineReader:
 def taken(output: Output, *lines: str) -> Output:
     """The output with these lines of the driver's log."""
     for line in lines:
-        output.take(Line(line.encode(), True))
+        output.add(Line(line.encode(), True))
     return output
 
 
@@ -109,7 +109,7 @@ def test_the_cause_is_no_greeting_and_no_afterword(
 
 def test_greetings_are_not_in_the_log_of_the_job(output: Output, server: Server) -> None:
     taken(output, PICKED, GREETING, PROFILE, NATIVE, "a line")
-    output.take(Line(GREETING.encode(), False))
+    output.add(Line(GREETING.encode(), False))
     assert server.lines == ["a line", GREETING], "what a program prints is kept"
 
 
@@ -117,15 +117,15 @@ def test_nothing_is_taken_while_the_server_is_away(
     output: Output, server: Server, driver: Writer, reader: LineReader
 ) -> None:
     driver.write(b"one", is_log=False)
-    assert not output.take_new(reader), "it is on its way"
-    assert output.take_new(reader)
+    assert not output.add_new(reader), "it is on its way"
+    assert output.add_new(reader)
     server.error = ConnectionFailed("refused")
     driver.write(b"two", is_log=False)
-    assert not output.take_new(reader)
+    assert not output.add_new(reader)
     driver.write(b"three", is_log=True)
     server.error = None
-    assert not output.take_new(reader)
-    assert output.take_new(reader)
+    assert not output.add_new(reader)
+    assert output.add_new(reader)
     assert server.lines == ["one", "two", "three"]
 
 
@@ -133,13 +133,13 @@ def test_what_was_on_its_way_as_the_server_went_is_logged_again(
     output: Output, server: Server, driver: Writer, reader: LineReader
 ) -> None:
     server.error = ConnectionFailed("refused")
-    output.take(Line(b"one", False))
+    output.add(Line(b"one", False))
     driver.write(b"two", is_log=False)
-    assert not output.take_new(reader)
+    assert not output.add_new(reader)
     assert server.lines == []
     server.error = None
-    assert not output.take_new(reader)
-    assert output.take_new(reader)
+    assert not output.add_new(reader)
+    assert output.add_new(reader)
     assert server.lines == ["one", "two"]
 
 
@@ -148,5 +148,5 @@ def test_an_attempt_that_has_ended_waits_for_no_server(
 ) -> None:
     server.error = LeaseLost("gone")
     driver.write(b"one", is_log=False)
-    output.take_new(reader)
-    assert output.take_new(reader)
+    output.add_new(reader)
+    assert output.add_new(reader)
