@@ -9,7 +9,7 @@ of the attempt that has started it. Files in it:
 * ``lines.N``: the output of the driver; the keeper writes it, a worker reads and removes it. A file ends at
   about ``FILE_BYTES``; of unread files the newest ``MAX_FILES`` are kept. Each line begins with a letter:
   ``L`` for the log (standard error), ``O`` for the output.
-* ``seen``: how far a worker has read; at most ``NOTE_SECONDS`` old, so after a kill up to that much is read
+* ``seen``: how far a worker has read; at most ``SAVE_SECONDS`` old, so after a kill up to that much is read
   again.
 * ``result.json``: what the program has written there.
 * ``ended``: its exit code, once it and everything that it has started have ended; written atomically.
@@ -213,7 +213,7 @@ def patience(environment: Mapping[str, str] = os.environ) -> timedelta:
 
 FILE_BYTES: Final = 1 << 20
 MAX_FILES: Final = 64
-NOTE_SECONDS: Final = 1.0
+SAVE_SECONDS: Final = 1.0
 _PREFIX: Final = "lines."
 
 
@@ -224,7 +224,7 @@ class Line(NamedTuple):
     is_log: bool
 
 
-class Writer:
+class LineWriter:
     """Writes the lines of a driver. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
@@ -263,7 +263,7 @@ class LineReader:
         with suppress(OSError, ValueError, TypeError):
             number, at = json.loads((folder / "seen").read_text())
             self._number, self._at = int(number), int(at)
-        self._noted = time.monotonic()
+        self._saved_at = time.monotonic()
 
     def earlier(self) -> Iterator[Line]:
         """The lines that were read before: the previous file, and the read part of the current one."""
@@ -290,13 +290,13 @@ class LineReader:
             if lost := following - self._number - 1:
                 size = max(1, lost * FILE_BYTES >> 20)
                 yield Line(b"about %d MiB of lines before the next one were dropped" % size, False)
-            self._forward(following)
-        if time.monotonic() - self._noted >= NOTE_SECONDS:
-            self.note()
+            self._advance(following)
+        if time.monotonic() - self._saved_at >= SAVE_SECONDS:
+            self.save_position()
 
-    def note(self) -> None:
+    def save_position(self) -> None:
         """Store how far this has read, for the next reader."""
-        self._noted = time.monotonic()
+        self._saved_at = time.monotonic()
         with suppress(OSError):
             other = self._folder / "seen.new"
             other.write_text(json.dumps([self._number, self._at]))
@@ -315,11 +315,11 @@ class LineReader:
         there = (int(path.name.removeprefix(_PREFIX)) for path in self._folder.glob(f"{_PREFIX}*"))
         return min((number for number in there if number > self._number), default=None)
 
-    def _forward(self, number: int) -> None:
+    def _advance(self, number: int) -> None:
         """Begin the next file, and remove the one before the current one."""
         _path(self._folder, self._number - 1).unlink(missing_ok=True)
         self._number, self._at = number, 0
-        self.note()
+        self.save_position()
 
 
 def _path(folder: Path, number: int) -> Path:

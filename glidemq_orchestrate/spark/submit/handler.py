@@ -246,7 +246,7 @@ def _follow(ctx: Context, title: str, folder: DriverFolder, output: Output) -> J
         if not is_complete and ctx.cancelled.wait(POLL_SECONDS):
             if is_over:
                 break
-            reader.note()
+            reader.save_position()
             if ctx.cancelled.is_stopping:
                 logger.info("%s continues: the next worker on this machine takes over its driver", title)
             raise DriverCancelled(f"{title} was cancelled")

@@ -22,7 +22,7 @@ from typing import IO, Any, Final
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.setup.jvm import Scratch, write_properties
-from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, Writer
+from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, LineWriter
 
 TAG_VARIABLE: Final = "GLIDEMQ_SPARK_TAG"
 """The tag of a job's drivers, the same for each attempt: all their child processes inherit it."""
@@ -78,7 +78,7 @@ class Keeper:
     def _run_driver(self, environment: Mapping[str, str]) -> int | None:
         """Run the driver to its end; returns its exit code, or None if no worker came."""
         scratch = Scratch(self._conf)
-        lines = Writer(self._folder.path)
+        lines = LineWriter(self._folder.path)
         process: subprocess.Popen[bytes] | None = None
         readers: list[threading.Thread] = []
         try:
@@ -147,6 +147,6 @@ def end_marked(variable: str, value: str, pid: int | None = None) -> bool:
     return bool(found)
 
 
-def _read(stream: IO[bytes], lines: Writer, is_log: bool) -> None:  # noqa: FBT001  of a thread
+def _read(stream: IO[bytes], lines: LineWriter, is_log: bool) -> None:  # noqa: FBT001  of a thread
     for line in iter(lambda: stream.readline(MAX_BYTES), b""):
         lines.write(line.rstrip(b"\n"), is_log=is_log)

@@ -11,7 +11,7 @@ import pytest
 from glidemq_orchestrate import Context, RetryLater
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.submit import driver_folder
-from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, Line, LineReader, Writer
+from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, Line, LineReader, LineWriter
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import DriverRecord
 
@@ -46,7 +46,7 @@ class TestLines:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(driver_folder, "FILE_BYTES", 50)
-        writer, read = Writer(tmp_path), list[bytes]()
+        writer, read = LineWriter(tmp_path), list[bytes]()
         for number in range(60):
             writer.write(b"line %d" % number, is_log=number % 2 == 0)
             if number % 7 == 0:
@@ -55,7 +55,7 @@ class TestLines:
                 assert earlier == read[len(read) - len(earlier) :], "what was read last"
                 assert bool(earlier) == bool(read)
                 read += [line.text for line in reader.new()]
-                reader.note()
+                reader.save_position()
         read += [line.text for line in LineReader(tmp_path).new()]
         assert read == [b"line %d" % number for number in range(60)]
         assert len(list(tmp_path.glob("lines.*"))) <= 2, "what was read is removed"
@@ -74,7 +74,7 @@ class TestLines:
     ) -> None:
         monkeypatch.setattr(driver_folder, "FILE_BYTES", 10)
         monkeypatch.setattr(driver_folder, "MAX_FILES", 3)
-        writer, reader = Writer(tmp_path), LineReader(tmp_path)
+        writer, reader = LineWriter(tmp_path), LineReader(tmp_path)
         for number in range(100):
             writer.write(b"%09d" % number, is_log=False)
         writer.close()
@@ -87,7 +87,7 @@ class TestLines:
 
     @pytest.mark.parametrize("seen", ["", "{", "[1]", "null", '["a", 0]', "[0, 99999]"])
     def test_a_damaged_position_harms_nobody(self, tmp_path: Path, seen: str) -> None:
-        writer = Writer(tmp_path)
+        writer = LineWriter(tmp_path)
         writer.write(b"x", is_log=True)
         writer.close()
         (tmp_path / "seen").write_text(seen)

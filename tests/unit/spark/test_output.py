@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.errors import ConnectionFailed, LeaseLost
-from glidemq_orchestrate.spark.submit.driver_folder import Line, LineReader, Writer
+from glidemq_orchestrate.spark.submit.driver_folder import Line, LineReader, LineWriter
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.worker.handlers.context import Context, Reporter
 
@@ -52,14 +52,14 @@ def output(server: Server) -> Output:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Writer]:
-    writer = Writer(tmp_path)
+def driver(tmp_path: Path) -> Iterator[LineWriter]:
+    writer = LineWriter(tmp_path)
     yield writer
     writer.close()
 
 
 @pytest.fixture
-def reader(driver: Writer, tmp_path: Path) -> LineReader:
+def reader(driver: LineWriter, tmp_path: Path) -> LineReader:
     return LineReader(tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_greetings_are_not_in_the_log_of_the_job(output: Output, server: Server)
 
 
 def test_nothing_is_taken_while_the_server_is_away(
-    output: Output, server: Server, driver: Writer, reader: LineReader
+    output: Output, server: Server, driver: LineWriter, reader: LineReader
 ) -> None:
     driver.write(b"one", is_log=False)
     assert not output.add_new(reader), "it is on its way"
@@ -130,7 +130,7 @@ def test_nothing_is_taken_while_the_server_is_away(
 
 
 def test_what_was_on_its_way_as_the_server_went_is_logged_again(
-    output: Output, server: Server, driver: Writer, reader: LineReader
+    output: Output, server: Server, driver: LineWriter, reader: LineReader
 ) -> None:
     server.error = ConnectionFailed("refused")
     output.add(Line(b"one", False))
@@ -144,7 +144,7 @@ def test_what_was_on_its_way_as_the_server_went_is_logged_again(
 
 
 def test_an_attempt_that_has_ended_waits_for_no_server(
-    output: Output, server: Server, driver: Writer, reader: LineReader
+    output: Output, server: Server, driver: LineWriter, reader: LineReader
 ) -> None:
     server.error = LeaseLost("gone")
     driver.write(b"one", is_log=False)
