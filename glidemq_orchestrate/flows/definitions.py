@@ -98,10 +98,10 @@ Work = tuple[str, NodeSettings]
 
 def work_of(queue: QueueKeys, job_id: str) -> Call[Work | None]:
     """The work in the job of a staged node; None if the job was removed."""
-    return command("HMGET", queue.job(job_id), *_OF_WORK, decode=lambda reply: _read_work(*reply))
+    return command("HMGET", queue.job(job_id), *WORK_FIELDS, decode=lambda reply: read_work(*reply))
 
 
-_OF_WORK: Final = (
+WORK_FIELDS: Final = (
     "data",
     "opts",
     "gmo:gone",
@@ -113,7 +113,7 @@ _OF_WORK: Final = (
 )
 
 
-def _read_work(data: str | None, options: str | None, lost: str | None, *fields: str | None) -> Work | None:
+def read_work(data: str | None, options: str | None, lost: str | None, *fields: str | None) -> Work | None:
     return None if data is None or not options or lost else (data, _read_settings(options, *fields))
 
 

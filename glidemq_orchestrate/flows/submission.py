@@ -78,7 +78,11 @@ def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
     """
     check_on_existing(on_existing)
     for _ in range(MAX_GENERATIONS):
-        ref = yield from _begin_or_join(prefix, flow, flow_id, on_existing, clock, reach)
+        try:
+            ref = yield from _begin_or_join(prefix, flow, flow_id, on_existing, clock, reach)
+        except Superseded as exc:
+            gone: StateError = exc
+            continue
         if owned is None:
             return ref
         try:
@@ -86,24 +90,13 @@ def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
         except (FlowNotFound, Superseded) as exc:
             if on_existing == "restart" and isinstance(exc, Superseded):
                 raise
-            gone: StateError = exc
+            gone = exc
         else:
             return ref
     raise gone
 
 
 def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
-    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
-) -> Op[FlowRef]:
-    for _ in range(MAX_GENERATIONS):
-        try:
-            return (yield from _try(prefix, flow, flow_id, on_existing, clock, reach))
-        except Superseded as exc:
-            superseded = exc
-    raise superseded
-
-
-def _try(  # noqa: PLR0913, PLR0917  as submit
     prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
 ) -> Op[FlowRef]:
     home = QueueKeys(prefix, (yield from choose_home(prefix, flow, flow_id, clock)))

@@ -53,7 +53,7 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     while record.note and not record.is_expired:
         yield from rounds.begin(ref, record, clock)
         record = yield from ask(records.record(ref.home, ref.flow_id))
-    if not _is_running(record):
+    if not is_running(record):
         return record.state
     if record.after and not (yield from _follow(ref, record, clock)):
         return FlowState.RUNNING
@@ -128,13 +128,14 @@ def _end_for(ref: FlowRef, number: int, clock: Clock) -> Op[Record | None]:
                 return None
 
 
-def _is_running(record: Record) -> bool:
+def is_running(record: Record) -> bool:
+    """Whether a round of the flow runs."""
     return record.number >= 0 and not record.end and not record.is_expired and bool(record.fields)
 
 
 def _is_current(now: Record, record: Record) -> bool:
     """Whether the same round still runs and no other one is noted."""
-    return _is_running(now) and now.number == record.number and not now.note
+    return is_running(now) and now.number == record.number and not now.note
 
 
 def _stop_if_due(ref: FlowRef, record: Record, nodes: Sequence[Node], clock: Clock) -> Op[Record]:
@@ -301,7 +302,7 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     yield from ask(records.delist(ref.home, ref.flow_id))
     # A client that just restarted it may have listed it immediately before it was delisted.
     now = yield from ask(records.record(ref.home, ref.flow_id))
-    if _is_running(now) or now.note:
+    if is_running(now) or now.note:
         yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
         yield from ask(records.expire_never(ref.home, ref.flow_id))
         return now.state

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 
-from glidemq_orchestrate.errors import (
-    GenerationTaken,
-    InvalidFlow,
-)
+from glidemq_orchestrate.errors import GenerationTaken, InvalidFlow
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.generation import Before, FlowRef, OnExisting
 from glidemq_orchestrate.flows.portable import succession
@@ -62,6 +59,5 @@ def _refuse_ordering(flow: CheckedFlow) -> None:
             raise InvalidFlow(
                 f"node {shown(node.name)} has an ordering key, which needs all queues of the flow in one "
                 f"slot of the cluster, and this flow has {queues}. Fix: put its nodes into one queue, or "
-                "leave "
-                f"the ordering out"
+                "leave the ordering out"
             )

@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows.generation import TOMBSTONE, FlowRef
 from glidemq_orchestrate.flows.home import home_of
 from glidemq_orchestrate.flows.node_table import Inputs
 from glidemq_orchestrate.flows.portable import node_jobs, owners, records, succession, tables
-from glidemq_orchestrate.flows.portable.advance import _is_running, advance, close
+from glidemq_orchestrate.flows.portable.advance import advance, close, is_running
 from glidemq_orchestrate.flows.portable.node_jobs import PAGE, add_deps, gate
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.staging import discard, drop_own, forget, remove
@@ -65,7 +65,7 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
     """Check the record of one listed flow, and do what is due."""
     yield from ask(records.requeue(ref.home, ref.flow_id, clock.now_ms()))
     record = yield from ask(records.record(ref.home, ref.flow_id))
-    if _is_running(record) or (record.note and not record.is_expired):
+    if is_running(record) or (record.note and not record.is_expired):
         yield from advance(ref, clock)
     elif record.is_expired:  # another client that found the tombstone may have listed it late
         yield from ask(records.expire_at(ref.home, ref.flow_id, clock.now_ms()))

@@ -12,9 +12,9 @@ from glidemq_orchestrate import events
 from glidemq_orchestrate.errors import FlowNotFound, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.flows.definitions import (
-    _OF_WORK,
     PAGE,
     POLICIES,
+    WORK_FIELDS,
     Definition,
     NodeSettings,
     Policies,
@@ -22,7 +22,7 @@ from glidemq_orchestrate.flows.definitions import (
     Ran,
     StoredNodes,
     Work,
-    _read_work,
+    read_work,
     settled_options,
 )
 from glidemq_orchestrate.flows.dependencies import UPSTREAM, OnFailure
@@ -133,7 +133,7 @@ def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op
 
 def _row_and_work(name: str, text: str, fields: Sequence[str]) -> tuple[str, Row | None, Work | None]:
     """Name, row and work of a node; no work if the job was removed or is about to be reset."""
-    return name, flat_row(text), _read_work(*fields[1:])
+    return name, flat_row(text), read_work(*fields[1:])
 
 
 def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
@@ -146,7 +146,7 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
     settings: dict[str, NodeSettings] = {}
     cursor = ""
     while cursor != "0":
-        call = nodes_page(ref.home, ref.flow_id, cursor or "0", ("state", *_OF_WORK), _row_and_work, PAGE)
+        call = nodes_page(ref.home, ref.flow_id, cursor or "0", ("state", *WORK_FIELDS), _row_and_work, PAGE)
         cursor, page = yield from ask(call)
         for name, row, work in page:
             if row is not None:
