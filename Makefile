@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -69,45 +69,13 @@ airflow: java  ## Run all tests of a real Airflow, also those that make test lea
 postgres: setup  ## Check for PostgreSQL, and install it where the system's package manager may be used.
 	@$(BIN)/python -m tests.system.postgres
 
-dagster: java postgres .matrix/dagster-1.12/.installed  ## Run all tests of a real Dagster, on PostgreSQL too, also those that make test leaves out (some 10 minutes).
+dagster: java postgres  ## Run all tests of a real Dagster, on PostgreSQL too, also those that make test leaves out (some 10 minutes).
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system -k dagster
-	GLIDEMQ_TEST_PROFILE=long .matrix/dagster-1.12/bin/python -m pytest tests/providers/dagster/test_postgres.py
+	$(BIN)/python -m tests.matrix --only dagster-1.12
 
-# Each release in an environment of its own, with the newest versions that were seen to work with it:
-# Airflow 3.2 does not start with the newest pydantic and its like.
-AIRFLOWS := 3.1 3.2
-MATRIX := flow task_group named events
-airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airflow package on Airflow 3.1 and 3.2 too (some 25 minutes).
-	@for release in $(AIRFLOWS); do \
-		echo "Airflow $$release:"; \
-		.matrix/$$release/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 \
-			tests/providers/airflow && \
-		GLIDEMQ_TEST_PROFILE=long .matrix/$$release/bin/python -m pytest --durations=5 --durations-min=1 \
-			$(MATRIX:%=tests/system/test_airflow_%.py) || exit 1; \
-	done
-
-.matrix/%/.installed: providers/airflow/constraints-%.txt $(MANIFESTS) | $(STAMP)
-	@echo "Setting up .matrix/$* ..."
-	@rm -rf .matrix/$*
-	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/$*
-	@$(BIN)/uv pip install --quiet --python .matrix/$*/bin/python -c $< --group test --group airflow \
-		-e '.[embedded,hiredis]' -e 'providers/airflow[messaging,openlineage]'
-	@$(BIN)/uv pip check --quiet --python .matrix/$*/bin/python
-	@.matrix/$*/bin/python -c 'from importlib.metadata import version as v; assert v("apache-airflow-core").startswith("$*."), v("apache-airflow-core")'
-	@touch $@
-
-dagster-matrix: postgres .matrix/dagster-1.12/.installed  ## Run the tests of the Dagster package on Dagster 1.12 too (some 5 minutes).
-	.matrix/dagster-1.12/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 tests/providers/dagster
-
-.matrix/dagster-1.12/.installed: providers/dagster/constraints-1.12.txt $(MANIFESTS) | $(STAMP)
-	@echo "Setting up .matrix/dagster-1.12 ..."
-	@rm -rf .matrix/dagster-1.12
-	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/dagster-1.12
-	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test dagster-postgres \
-		-e '.[embedded,hiredis]' -e providers/dagster
-	@$(BIN)/uv pip check --quiet --python .matrix/dagster-1.12/bin/python
-	@.matrix/dagster-1.12/bin/python -c 'from importlib.metadata import version as v; assert v("dagster").startswith("1.12."), v("dagster")'
-	@touch $@
+# WRITE=1 writes what ran into docs/reference/tested-versions.md.
+matrix: java postgres  ## Run the suites that matter on other versions (ONLY=airflow-3.1,redis; all: some two hours).
+	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
 spark: java  ## Run the tests that need a JVM.
 	$(PYTEST) tests/spark

