@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate.spark.submit.application import ALLOW_VARIABLE, JOB_NAME
+from glidemq_orchestrate.spark.submit.handler import drivers
 from tests.spark.conftest import MakeRun, Run
 from tests.spark.submit.machine import drivers_of, move
 
@@ -18,6 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """For a test; programs in it may run. No driver is left when the test has ended."""
     monkeypatch.setenv(ALLOW_VARIABLE, f"{tmp_path}/*")
     move(tmp_path / "machine", monkeypatch)
+    drivers.start(f"{tmp_path} {secrets.token_hex(4)}")  # other runs of these tests end no driver of this one
     yield tmp_path
     assert drivers_of(tmp_path) == []
 
