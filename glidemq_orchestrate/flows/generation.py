@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, get_args
 
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows.status import FlowId, FlowState, FlowStatus
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire import replies
@@ -44,6 +44,16 @@ class FlowRef:
     def generation(self) -> int:
         """The number of the generation."""
         return read_generation(self.flow_id)[1]
+
+
+def no_flow(ref: FlowRef) -> FlowNotFound:
+    """The error for a flow without a record."""
+    return FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+
+
+def expired(ref: FlowRef) -> FlowExpired:
+    """The error for a flow without its jobs."""
+    return FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from glidemq_orchestrate.flows.generation import (
     Generation,
     every_generation,
     is_expired,
+    no_flow,
     record_fields,
     status_of_record,
 )
@@ -262,7 +263,7 @@ def flow_history(ref: FlowRef) -> Op[list[FlowStatus]]:
     every_status = yield from flow_statuses([replace(ref, flow_id=one) for one in stored])
     found = [status for status in every_status if status]  # None: it was only a claim
     if not found:
-        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+        raise no_flow(ref)
     return found
 
 

@@ -19,14 +19,13 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import (
     ConfigurationError,
-    FlowExpired,
     NodeNotEnded,
     NodeNotFound,
     ResultRemoved,
     Superseded,
 )
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.generation import FlowRef, record_marks
+from glidemq_orchestrate.flows.generation import FlowRef, expired, record_marks
 from glidemq_orchestrate.flows.node_table import (
     Change,
     job_now,
@@ -130,13 +129,13 @@ def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
 
 def _check_marks(ref: FlowRef, marks: Sequence[str | None]) -> None:
     """Refuse to read a superseded generation, or one whose jobs were removed."""
-    superseded, expired = marks
-    if superseded is not None:
+    successor, expired_at = marks
+    if successor is not None:
         raise Superseded(
-            f"generation {ref.generation} of flow {ref.public_id} was superseded by generation {superseded}"
+            f"generation {ref.generation} of flow {ref.public_id} was superseded by generation {successor}"
         )
-    if expired is not None:
-        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+    if expired_at is not None:
+        raise expired(ref)
 
 
 def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
+from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete
 from glidemq_orchestrate.flows.backend import backend_of, read_status
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.flows.definitions import (
@@ -20,7 +20,7 @@ from glidemq_orchestrate.flows.definitions import (
     work_of,
 )
 from glidemq_orchestrate.flows.dependencies import OnFailure, Rule
-from glidemq_orchestrate.flows.generation import FlowRef, record_fields
+from glidemq_orchestrate.flows.generation import FlowRef, expired, no_flow, record_fields
 from glidemq_orchestrate.flows.node_table import Row, read_rows
 from glidemq_orchestrate.flows.status import raise_if_superseded
 from glidemq_orchestrate.foundation.clock import Clock
@@ -89,10 +89,10 @@ def _unexpired(ref: FlowRef) -> Op[dict[str, str]]:
     """The fields of the record of a flow that still has its jobs."""
     record = yield from ask(record_fields(ref.home, ref.flow_id))
     if "digest" not in record:
-        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+        raise no_flow(ref)
     raise_if_superseded(read_status(ref.home, ref.flow_id, record))
     if "expired_at" in record:
-        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+        raise expired(ref)
     return record
 
 

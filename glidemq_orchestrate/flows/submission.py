@@ -37,6 +37,7 @@ from glidemq_orchestrate.flows.generation import (
     check_on_existing,
     every_generation,
     first_generation,
+    no_flow,
     read_request,
     record_fields,
     request_for,
@@ -301,7 +302,7 @@ def _status(ref: FlowRef) -> Op[FlowStatus]:
     """The record of a generation, even before its first fields were written."""
     found = yield from ask(record_fields(ref.home, ref.flow_id))
     if not found:
-        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+        raise no_flow(ref)
     return read_status(ref.home, ref.flow_id, found)
 
 

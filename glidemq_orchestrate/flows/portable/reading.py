@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
 from glidemq_orchestrate.flows.definitions import Definition, Ran, StoredNodes, settled_options
 from glidemq_orchestrate.flows.dependencies import UPSTREAM, Policy
-from glidemq_orchestrate.flows.generation import FlowRef, status_of_record
+from glidemq_orchestrate.flows.generation import FlowRef, expired, no_flow, status_of_record
 from glidemq_orchestrate.flows.node_table import (
     GONE,
     REMOVED,
@@ -50,7 +49,7 @@ def record_of(ref: FlowRef) -> Op[Record]:
     """
     record = yield from ask(records.record(ref.home, ref.flow_id))
     if "name" not in record.fields:
-        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+        raise no_flow(ref)
     return record
 
 
@@ -76,7 +75,7 @@ def living(ref: FlowRef) -> Op[Record]:
     """
     record = yield from unsuperseded(ref)
     if record.is_expired:
-        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+        raise expired(ref)
     return record
 
 
@@ -121,7 +120,7 @@ def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
     record = yield from ask(records.record(ref.home, ref.flow_id))
     raise_if_superseded(status_of_record(ref.home, ref.flow_id, record.plain()))
     if record.is_expired:
-        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+        raise expired(ref)
     rows, found = (yield from read_rows(ref)), dict[str, Ran]()
     for part in parts(list(rows.items()), PER_TRIP):
         reading = [ran_of_row(ref.home.prefix, row) for _, row in part]
