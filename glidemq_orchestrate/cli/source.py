@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
+from glidemq_orchestrate.flows.forms.reader import place_of
 from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.foundation.functions import is_named, with_directory
 from glidemq_orchestrate.foundation.texts import shown
@@ -47,6 +49,18 @@ def flow_of(source: str, arguments: Sequence[str] | None) -> FlowSpec:
             f"--arg is only valid for package.module:function; {shown(source)} is a flow file"
         )
     return FlowSpec.from_file(source)
+
+
+@contextmanager
+def located(source: str) -> Iterator[None]:
+    """Name file and line in an error that is found only when the flow is checked as a whole."""
+    try:
+        yield
+    except InvalidFlow as exc:
+        if _is_file(source):
+            names = [*getattr(exc, "missing", ()), *getattr(exc, "cycle", ()), *getattr(exc, "names", ())]
+            exc.args = (f"{place_of(source, names)}: {exc}",)
+        raise
 
 
 def is_source(text: str) -> bool:

@@ -20,7 +20,7 @@ from glidemq_orchestrate.cli.flow.options import (
     WatchLive,
 )
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, print_json, print_text, reports_errors
-from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of, is_source
+from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of, is_source, located
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
@@ -40,7 +40,7 @@ def plan(
 ) -> None:
     """Print what `flow submit FLOW --id ID --retry-failed` would run and keep, and why. Changes nothing."""
     spec = flow_of(file, arguments)
-    with FlowProducer(url, prefix=prefix) as flows:
+    with FlowProducer(url, prefix=prefix) as flows, located(file):
         print_plan(flows.plan(spec, flow_id=flow_id), as_json=as_json)
 
 
@@ -108,14 +108,15 @@ def submit(
                 raise typer.BadParameter("is required with --dry-run", param_hint="--id")
             print_plan(flows.plan(spec, flow_id=flow_id), as_json=as_json)
             return
-        flow = flows.submit(
-            spec,
-            flow_id=flow_id,
-            on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
-            idempotency_key=idempotency_key,
-            owner=owned,
-            require_workers=require_workers,
-        )
+        with located(file):
+            flow = flows.submit(
+                spec,
+                flow_id=flow_id,
+                on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
+                idempotency_key=idempotency_key,
+                owner=owned,
+                require_workers=require_workers,
+            )
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 
@@ -163,7 +164,8 @@ def graph(
     """
     if is_source(source):
         spec = flow_of(source, arguments)
-        name, nodes = spec.name, list[Any](check_flow(spec).nodes)
+        with located(source):
+            name, nodes = spec.name, list[Any](check_flow(spec).nodes)
     else:
         with FlowProducer(url, prefix=prefix) as flows:
             flow = flows.get(source)

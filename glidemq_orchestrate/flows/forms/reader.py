@@ -159,6 +159,18 @@ def _refuse(path: str | Path, line: int, why: str, cause: Exception) -> NoReturn
     raise InvalidFlow(f"{place}: {why}") from cause
 
 
+def place_of(path: str | Path, names: Sequence[str]) -> str:
+    """The file, and the line of the first of these nodes (of its last definition), for an error."""
+    with importing():
+        from glidemq_orchestrate.flows.forms import yaml_text  # noqa: PLC0415  valid flows need no yaml
+
+    text = read_text(path)
+    nodes = object_in(path, text).get("nodes", [])
+    numbers = [at for at, one in enumerate(nodes) if isinstance(one, dict) and one.get("name") in names[:1]]
+    line = yaml_text.line_of(yaml_text.composed(text), ["nodes", numbers[-1]]) if numbers else 0
+    return f"{path}, line {line}" if line else str(path)
+
+
 FAULTS_SHOWN: Final = 10
 PLACE_SHOWN: Final = 120
 FAULT_SHOWN: Final = 300

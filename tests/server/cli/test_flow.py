@@ -63,6 +63,27 @@ def worker(run_worker: RunWorker) -> None:
     run_worker(["etl"], {"work": work})
 
 
+FAULTS = {
+    "after: [aa]": "UnknownDependency: {file}, line 5: unknown dependencies: b waits for aa; did you mean "
+    "'a'?",
+    "after: [c]": "CycleError: {file}, line 6: the flow has a cycle: c -> b -> c",
+    "name: a": "DuplicateNode: {file}, line 5: node names must be unique; used more than once: a",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("command", ["submit", "graph"])
+def test_an_error_of_the_whole_flow_names_file_and_line(
+    glidemq: Glidemq, tmp_path: Path, fault: str, command: str
+) -> None:
+    file = tmp_path / "nightly.yaml"
+    name = "" if "name" in fault else "name: b, "
+    nodes = ["name: a", f"{name}{fault}", "name: c, after: [b]" if "b" in name else "name: c"]
+    file.write_text("name: n\nqueue: etl\nnodes:\n" + "".join(f"  - {{{one}}}\n" for one in nodes))
+    done = glidemq("flow", command, str(file))
+    assert (done.exit_code, done.stderr.strip()) == (2, FAULTS[fault].format(file=file))
+
+
 @pytest.mark.usefixtures("worker")
 class TestEnded:
     def test_a_mended_file_runs_what_it_changed(self, glidemq: Glidemq, tmp_path: Path) -> None:
