@@ -1,4 +1,4 @@
-"""The command line ``glidemq``: arguments, output, exit codes (0 success, 1 failure, 2 invalid request)."""
+"""The command line ``glidemq``: arguments, output, exit codes (0 success, 1 failure, 2 invalid, ...)."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     InvalidFlow,
     InvalidJob,
+    TransportError,
 )
 from glidemq_orchestrate.foundation.durations import setting_duration
 from glidemq_orchestrate.foundation.values import MAX_DURATION
@@ -84,6 +85,7 @@ class SafeFormatter(logging.Formatter):
         return printable(super().formatException(ei), lines=True)
 
 
+UNREACHABLE: Final = 4
 MAX_WIDTH: Final = 1_000
 PROGRESS_SECONDS: Final = 0.5
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -138,6 +140,8 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
             return command(*args, **kwargs)
         except (ConfigurationError, InvalidFlow, InvalidJob, CodecError) as exc:
             stop_with(exc, 2)
+        except TransportError as exc:
+            stop_with(exc, UNREACHABLE if exc.retryable else 1)
         except GlideMQError as exc:
             stop_with(exc, 1)
         except BrokenPipeError:  # ``| head`` has read enough

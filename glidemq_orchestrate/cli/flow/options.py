@@ -20,6 +20,8 @@ Exit codes:
 
 3 the flow did not end within --timeout; it continues
 
+4 the server cannot be reached, or cannot serve the request now; a repeat may succeed
+
 130 interrupted; the flow continues
 """
 

@@ -166,7 +166,7 @@ def test_a_wrong_request_gets_one_clear_sentence(
 def test_what_goes_wrong_is_no_traceback(url: str, project: Path) -> None:
     code, _, stderr = run(url, project, "flow", "show", "x", "--url", "valkey://127.0.0.1:1")
 
-    assert code == 1
+    assert code == 4
     assert "ConnectionFailed: cannot connect" in stderr
     assert "Traceback" not in stderr
 

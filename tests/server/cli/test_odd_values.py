@@ -59,6 +59,7 @@ DOCUMENTED = {
     1,  # the server refused: there is no such flow, job, scheduler, library
     2,
     3,  # --timeout has passed
+    4,  # no server is there
 }
 
 
