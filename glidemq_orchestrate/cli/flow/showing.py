@@ -176,6 +176,7 @@ def history(
     console.print(table)
 
 
+COUNTS: Final = ("attempts", "reruns", "lost_attempts")  # shown if not 0
 INPUTS_SHOWN: Final = 20
 LOG_LINES: Final = 100
 SHOWN_CHARACTERS: Final = 500
@@ -216,12 +217,13 @@ def node(
 
 
 def details(row: Mapping[str, Any], *, full: bool) -> Table:
-    """The fields of a node, one per line; long values are cut unless ``full``."""
+    """The fields of a node that say something, one per line; long values are cut unless ``full``."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in row.items():
-        if value in (None, "", [], {}, ()) and name not in ("data", "result"):
+        is_empty = value in (None, "", [], {}, ()) or value is False or (value == 0 and name in COUNTS)
+        if is_empty and name not in ("data", "result"):
             continue
         if isinstance(value, Mapping) and name == "inputs":
             for key, part in value.items():

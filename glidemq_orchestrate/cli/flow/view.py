@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -90,14 +90,25 @@ def node_table(
     causes = [node.name for node in nodes if _is_cause(node)][:MAX_ALONE]
     groups = fold(nodes, at_least=FOLD_FROM, alone=lambda node: node.name in causes)
     shown = _shown(groups, rows)
-    for guides, group in _lines(layout(groups), shown):
+    places = layout(groups)
+    indented = set(_first_of_branches(places))
+    for guides, group in _lines(places, shown):
         queue = [Text(group.nodes[0].queue)] if has_queues else []
-        after = [groups[number].label for number in group.after] if len(group.after) > 1 else []
+        is_below_it = len(group.after) == 1 and id(group) in indented
+        after = [] if is_below_it else [groups[number].label for number in group.after]
         node, *cells = _cells(group, set(path), now, waits)
         table.add_row(Text(guides, style="dim") + node, *queue, *cells[:3], _names(after), cells[3])
     if len(shown) < len(groups):
         table.add_row(Text(f"… {len(groups) - len(shown):,} more lines", style="dim"))
     return table
+
+
+def _first_of_branches(places: Sequence[DrawnGroup[NodeStatus]]) -> Iterator[int]:
+    """The ids of the groups that are indented directly below the group that they follow."""
+    for place in places:
+        for branch in place.branches:
+            yield id(branch[0].group)
+            yield from _first_of_branches(branch)
 
 
 def _shown(groups: Sequence[Folded[NodeStatus]], limit: int | None) -> set[int]:

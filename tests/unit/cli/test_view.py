@@ -220,3 +220,14 @@ def test_a_node_that_waits_says_why_and_until_when_also_in_a_fold() -> None:
     assert "month-6 until 2126-01-01" in folded
     assert folded.endswith("for its next attempt")
     assert alone.endswith("queue etl is paused")
+
+
+def test_each_node_of_a_chain_names_the_node_before_it() -> None:
+    chain = [node("a"), node("b", after=("a",)), node("c", after=("b",))]
+    assert [line.split()[-1] for line in rows(chain)[1:]] == ["a", "b"]
+
+
+def test_a_node_below_the_one_that_it_follows_does_not_name_it() -> None:
+    fan = [node("a"), node("b", after=("a",)), node("c", after=("a",)), node("d", after=("c",))]
+    lines = {line.split("…")[1].split()[0]: line.split()[-1] for line in rows(fan)}
+    assert lines == {"a": "waiting", "b": "waiting", "c": "waiting", "d": "c"}
