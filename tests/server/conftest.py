@@ -211,7 +211,8 @@ READERS: dict[str, Callable[[Any, str], Any]] = {
 def dump(redis_client: Any) -> Dump:
     def take(*, events: bool = True) -> dict[str, Any]:
         keys = [key for key in redis_client.keys("*") if events or not key.endswith(":events")]
-        return {key: READERS[redis_client.type(key)](redis_client, key) for key in sorted(keys)}
+        kinds = {key: redis_client.type(key) for key in sorted(keys)}
+        return {key: READERS[kind](redis_client, key) for key, kind in kinds.items() if kind != "none"}
 
     return take
 

@@ -314,7 +314,7 @@ class TestFinished:
         stage.schedulers.upsert("s", self.ONCE)
         stage.tick(1_001_000)
         shown = CliRunner().invoke(app, ["scheduler", "list", "--queue", "etl", "--url", url]).output
-        assert "s  finished  runs 1" in shown
+        assert shown.split()[-3:] == ["s", "finished", "1"]
 
     def test_finished_ones_are_forgotten_after_a_year(self, stage: Stage) -> None:
         for number in range(3):

@@ -193,7 +193,8 @@ class TestFailing:
 
     def test_a_final_failure_reaches_every_dependent(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", "b", queue="spark"), node("x"))
-        word, unsettled = bench.fail(bench.begin())
+        attempts = {attempt.node: attempt for attempt in (bench.begin(), bench.begin())}
+        word, unsettled = bench.fail(attempts["a"])
         assert word == "failed"
         for flow in unsettled:
             while bench.call(advance_flow(ETL, flow, bench.now)):
@@ -205,7 +206,7 @@ class TestFailing:
         )
         record = bench.record()
         assert (record["state"], record["failed"], record["reason"]) == ("running", "3", "a: boom")
-        bench.finish(bench.begin())
+        bench.finish(attempts["x"])
         assert (bench.record()["state"], bench.events()[-1]) == ("failed", ("flow.failed", "f"))
 
     def test_a_wide_failure_is_continued_by_advancing(self, bench: Bench, node: Any) -> None:

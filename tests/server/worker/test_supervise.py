@@ -440,8 +440,9 @@ def test_a_flow_runs_again_with_right_counts_after_a_late_report(scene: Scene, a
 def test_a_cancel_keeps_what_a_node_worker_has_ended_before(scene: Scene) -> None:
     found = scene.flows.submit(flow(node("a"), node("b"), node("c", "a", "b")), flow_id="f")
     worker = scene.node_worker()
-    worker.end(*(worker.begin_next() or ("", "")), result='"kept"')
-    worker.end_as_failed(*(worker.begin_next() or ("", "")), reason="broken")
+    taken = dict(worker.begin_next() or ("", "") for _ in range(2))
+    worker.end("f~a", taken["f~a"], result='"kept"')
+    worker.end_as_failed("f~b", taken["f~b"], reason="broken")
     found.cancel("enough")
     assert scene.ended() == ("cancelled", 1, 2)
     assert found.results() == {"a": "kept"}
