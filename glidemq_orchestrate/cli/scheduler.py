@@ -18,14 +18,19 @@ from glidemq_orchestrate.cli.shell import (
     print_json,
     print_table,
     print_text,
+    read_json,
     reports_errors,
+    seconds,
 )
-from glidemq_orchestrate.clients.schedules import Schedule, ScheduleEntry, Schedules
+from glidemq_orchestrate.clients.schedules import JobTemplate, Schedule, ScheduleEntry, Schedules
 from glidemq_orchestrate.errors import ScheduleNotFound
-from glidemq_orchestrate.foundation.durations import seconds, shown
+from glidemq_orchestrate.foundation.durations import seconds as in_seconds
+from glidemq_orchestrate.foundation.durations import shown
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
-scheduler_app = typer.Typer(name="scheduler", help="Show and remove repeating jobs.", no_args_is_help=True)
+scheduler_app = typer.Typer(
+    name="scheduler", help="Set, show and remove repeating jobs.", no_args_is_help=True
+)
 
 Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
 
@@ -50,6 +55,39 @@ def scheduler_list(
         when = f"broken: {entry.broken}" if entry.broken else _when(entry.schedule)
         table.add_row(*map(Text, (entry.name, when, entry.job, due, f"{entry.iterations:,}")))
     print_table(table)
+
+
+@scheduler_app.command("set")
+@reports_errors
+def scheduler_set(
+    name: Name,
+    queue: QueueOption,
+    job: Annotated[
+        str, typer.Option(help="Name of the job, which selects its handler; default: that of the schedule.")
+    ] = "",
+    cron: Annotated[str | None, typer.Option(help="Cron pattern, such as '0 2 * * *'.")] = None,
+    every: Annotated[
+        float | None, typer.Option(parser=seconds(), metavar="DURATION", help="Interval, such as 5m.")
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option(help="Time zone of --cron, such as Europe/Rome; by default UTC.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Total number of runs.")] = None,
+    data: Annotated[str, typer.Option(help="Data of the jobs, as JSON.")] = "{}",
+    attempts: Annotated[int, typer.Option(help="Maximum number of attempts of each job.")] = 1,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Add a schedule, or replace the one of this name. A repeat changes nothing."""
+    rule = Schedule(cron=cron, every=every, time_zone=time_zone, limit=limit)
+    template = JobTemplate(job or None, read_json(data, "data"), attempts=attempts)
+    with Schedules(queue, url, prefix=prefix) as schedules:
+        entry = schedules.upsert(name, rule, template)
+    if as_json:
+        print_json(_row(entry))
+    else:
+        print_text(f"{name}: {_when(entry.schedule)}, next run {_time(entry.next_run) or 'none'}")
 
 
 @scheduler_app.command("show")
@@ -86,8 +124,8 @@ def _when(schedule: Schedule | None) -> str:
     if schedule.cron is not None:
         return f"{schedule.cron} ({schedule.time_zone or 'UTC'})"
     if schedule.every is not None:
-        return f"every {shown(timedelta(seconds=seconds(schedule.every)))}"
-    return f"{shown(timedelta(seconds=seconds(schedule.repeat_after_complete or 0)))} after each end"
+        return f"every {shown(timedelta(seconds=in_seconds(schedule.every)))}"
+    return f"{shown(timedelta(seconds=in_seconds(schedule.repeat_after_complete or 0)))} after each end"
 
 
 def _row(entry: ScheduleEntry) -> dict[str, Any]:

@@ -106,6 +106,18 @@ def test_schedules_are_listed_with_their_rules(shell: Shell) -> None:
     assert "report" in often
 
 
+def test_a_schedule_is_set_and_replaced(shell: Shell, redis_client: Any) -> None:
+    words = ("scheduler", "set", "nightly", "--queue", "etl", "--job", "clean", "--data", '{"n": 1}')
+    assert shell(*words, "--every", "5m").startswith("nightly: every 0:05:00, next run 2")
+    row = shell.json(*words, "--cron", "0 2 * * *", "--time-zone", "Europe/Rome", "--attempts", "3")
+    assert (row["job"], row["finished"], row["schedule"]["pattern"]) == ("clean", False, "0 2 * * *")
+    assert [one["name"] for one in shell.json("scheduler", "list", "--queue", "etl")] == ["nightly"]
+    assert "exactly one of every, cron" in shell(*words, code=2)
+    assert "--data is not valid JSON" in shell(
+        "scheduler", "set", "x", "-q", "etl", "--every", "5", "--data", "{", code=2
+    )
+
+
 COMPLETIONS = {
     "glidemq flow show n": ["nightly-1", "nightly-2"],
     "glidemq flow rerun nightly-1 ": ["clean", "load"],
