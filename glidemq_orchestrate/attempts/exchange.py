@@ -46,10 +46,7 @@ _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are en
 
 
 class Outcome(NamedTuple):
-    """The outcome of an attempt; see ``lua/glidemq_orchestrate/parts/outcome.lua`` for its columns.
-
-    ``seconds``: how long its handler ran; for the log and the hooks of the worker, not sent to the server.
-    """
+    """The outcome of an attempt; see ``lua/glidemq_orchestrate/parts/outcome.lua`` for its columns."""
 
     attempt: Attempt
     kind: Kind
@@ -57,7 +54,6 @@ class Outcome(NamedTuple):
     retention: str = ""
     first: int = 0
     second: int = 0
-    seconds: float = 0.0
 
 
 class Held(StrEnum):
@@ -140,7 +136,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     ]
     words += request.limit
     begun = [Outcome(attempt, Kind.BEGUN) for attempt in request.begun]
-    for attempt, kind, text, retention, first, second, _ in (*request.outcomes, *begun):
+    for attempt, kind, text, retention, first, second in (*request.outcomes, *begun):
         words += (
             _WORDS[kind], attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text,
             retention, first, second

@@ -34,6 +34,7 @@ class Attempt:
     ``epoch``: the number of this activation, larger than every earlier number of the job; 0 if unknown.
     ``is_ahead``: it was prefetched; the start of its handler is reported to the server later.
     ``suspect``: the number of worker losses that it may have caused; None if it was involved in none.
+    ``seconds``: how long its handler ran, once that has ended.
     """
 
     queue: str
@@ -58,6 +59,7 @@ class Attempt:
     epoch: int = 0
     is_ahead: bool = False
     suspect: int | None = None
+    seconds: float = 0.0
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:

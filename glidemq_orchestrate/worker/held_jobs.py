@@ -113,7 +113,7 @@ class JobEvents:
         """Emit the event for the server's verdict on an outcome."""
         if outcome.kind not in (Kind.FAIL, Kind.DONE):
             return
-        seconds = outcome.seconds
+        seconds = outcome.attempt.seconds
         if verdict in ("retrying", "failed"):
             self.emit(verdict, outcome.attempt, seconds, outcome.text)
         elif verdict == "ok":

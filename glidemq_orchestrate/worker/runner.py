@@ -273,7 +273,8 @@ class JobRunner:
             self._events.emit("lost", attempt, seconds)
             self._wake()
         else:
-            self._report(outcome._replace(seconds=seconds))
+            attempt.seconds = seconds
+            self._report(outcome)
 
     # --- ending them early ---
 

@@ -88,12 +88,12 @@ class JobLog:
         elif verdict == "retrying":
             pause = outcome.second / 1000
             text = "%s: attempt %d failed after %.2f s, runs again in %.4g s: %s"
-            again = attempt.attempts_made + 1, outcome.seconds, pause, outcome.text
-            log_job(logging.INFO, text, attempt, "retrying", *again, seconds=outcome.seconds)
+            again = attempt.attempts_made + 1, attempt.seconds, pause, outcome.text
+            log_job(logging.INFO, text, attempt, "retrying", *again)
         elif verdict == "failed":
-            values = outcome.seconds, attempt.attempts_made + 1, outcome.text
+            values = attempt.seconds, attempt.attempts_made + 1, outcome.text
             text = "%s: failed after %.2f s (attempt %d): %s"
-            log_job(logging.ERROR, text, attempt, "job_failed", *values, seconds=outcome.seconds)
+            log_job(logging.ERROR, text, attempt, "job_failed", *values)
         else:
             # Also the reply to a repeated report whose first reply was lost.
             text = "%s: outcome not accepted: %s"
@@ -107,11 +107,8 @@ class JobLog:
         if not self._has_room():
             return
         action, text = _ENDS[outcome.kind]
-        seconds = outcome.seconds
-        if outcome.kind is Kind.SKIP:
-            log_job(logging.INFO, text, outcome.attempt, action, seconds, outcome.text, seconds=seconds)
-        else:
-            log_job(logging.INFO, text, outcome.attempt, action, seconds, seconds=seconds)
+        reason = (outcome.text,) if outcome.kind is Kind.SKIP else ()
+        log_job(logging.INFO, text, outcome.attempt, action, outcome.attempt.seconds, *reason)
 
     def _has_room(self) -> bool:
         """Whether another line may be written in this second; logs how many were left out before."""
@@ -161,13 +158,11 @@ def log_lost_workers(lost: Iterable[tuple[QueueKeys, ReclaimedJobs]]) -> None:
         logger.warning(text, *values, extra=extra)
 
 
-def log_job(
-    level: int, text: str, job: Attempt, action: str, *values: object, seconds: float | None = None
-) -> None:
+def log_job(level: int, text: str, job: Attempt, action: str, *values: object) -> None:
     """Log about a job; ``text`` begins with a place for its name."""
     extra = about(action, job)
-    if seconds is not None:
-        extra |= {"seconds": round(seconds, 3), "attempt": job.attempts_made + 1}
+    if job.seconds:
+        extra |= {"seconds": round(job.seconds, 3), "attempt": job.attempts_made + 1}
     logger.log(level, text, job_name(job), *values, extra=extra)
 
 
