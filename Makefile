@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags docker docs/site benchmarks tests
 MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/pyproject.toml constraints.txt
 STAMP := $(VENV)/.installed
-CLASSES := $(VENV)/spark-classes.jsa
 SCHEMA := $(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")'
 STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")'
 STUBS := $(BIN)/python -m tests.stubs
@@ -40,21 +39,16 @@ setup: $(STAMP)  ## Make the environment .venv with everything in it.
 java: setup  ## Check for Java 17, and install it where the system's package manager may be used.
 	@$(BIN)/python -m glidemq_orchestrate.demo.preflight
 
-# What each JVM of a test would load again.
-$(CLASSES): tests/java.py $(STAMP)
-	@$(BIN)/python -m glidemq_orchestrate.demo.preflight
-	@$(BIN)/python -m tests.java >/dev/null 2>&1 || echo "No archive of Spark's classes: the tests need a little longer."
-
 demo: setup  ## Run the flights pipeline through a real Airflow, with live progress.
 	@$(BIN)/glidemq demo --orchestrator airflow
 
 demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
 	@$(BIN)/glidemq demo --orchestrator dagster
 
-test: java $(CLASSES)  ## Run all tests, in parallel: units, real Valkey, real Spark, real Airflow, real Dagster.
+test: java  ## Run all tests, in parallel: units, real Valkey, real Spark, real Airflow, real Dagster.
 	$(PYTEST) $(PARALLEL)
 
-test-long: java $(CLASSES)  ## Run all tests, and try more in each: takes much longer.
+test-long: java  ## Run all tests, and try more in each: takes much longer.
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) $(PARALLEL)
 
 unit: setup  ## Run the tests that need no server.
@@ -83,7 +77,7 @@ dagster: java postgres  ## Run all tests of a real Dagster, on PostgreSQL too, a
 matrix: java postgres  ## Run the suites that matter on other versions (ONLY=airflow-3.1,redis; all: some two hours).
 	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
-spark: java $(CLASSES)  ## Run the tests that need a JVM.
+spark: java  ## Run the tests that need a JVM.
 	$(PYTEST) tests/spark
 
 system: java  ## Run the tests that start whole systems.
