@@ -87,11 +87,13 @@ def queue_show(
     table = Table(title=Text(queue), show_header=False, box=None, padding=(0, 2, 0, 0), title_justify="left")
     for name, value in lines.items():
         table.add_row(name, Text(value))
+    left = {lost.id: f"{lost.jobs} jobs until their leases end" for lost in found["lost_workers"]}
     for worker in found["workers"]:
+        jobs = left.pop(worker.id, f"{worker.active_jobs} jobs")
         silent = f", silent for {worker.silent.total_seconds():.0f} s" if worker.is_silent else ""
-        table.add_row("worker", Text(f"{worker.host} {worker.pid}, {worker.active_jobs} jobs{silent}"))
-    for lost in found["lost_workers"]:
-        table.add_row("lost worker", Text(f"{lost.id}: {lost.jobs} jobs until their leases end"))
+        table.add_row("worker", Text(f"{worker.host} {worker.pid}{silent}: {jobs}"))
+    for lost, jobs in left.items():
+        table.add_row("lost worker", Text(f"{lost}: {jobs}"))
     console.print(table)
     if not any(found["counts"].values()) and not found["workers"]:
         console.print(

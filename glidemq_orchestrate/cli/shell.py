@@ -175,8 +175,8 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
     typer.echo(json.dumps(value, default=as_json_value, indent=indent))
 
 
-def print_table(table: Table, *, whole: bool = False) -> None:
-    """Print a table. In a file, in a pipe and with ``whole``, each row is one line, however long."""
+def print_table(table: RenderableType, *, whole: bool = False) -> None:
+    """Print a table, or a group with one; outside a terminal, and with ``whole``, each row in one line."""
     if console.is_terminal and not whole:
         console.print(table)
         return

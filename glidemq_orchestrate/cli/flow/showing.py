@@ -51,7 +51,7 @@ def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = Non
     status, nodes = flow.status(), flow.nodes()
     waits, is_supervised = flow.waits(nodes), status.state.is_terminal or flow.is_supervised()
     if not as_json:
-        console.print(flow_view(status, nodes, now=flow.now(), waits=waits))
+        print_table(flow_view(status, nodes, now=flow.now(), waits=waits))
         if not is_supervised:
             console.print(_unsupervised(flow.home), style="yellow", markup=False, highlight=False)
         return

@@ -191,7 +191,8 @@ def _cells(
     reason = next((node.reason for node in nodes if node.state is JobState.FAILED), "")
     if not reason and (waiting := [node.name for node in nodes if node.name in waits]):
         first = min(waiting, key=lambda name: waits[name].is_turn)
-        reason = f"{first} {waits[first]}"
+        same = sum(str(waits[name]) == str(waits[first]) for name in waiting)
+        reason = f"{first} waits: {waits[first]}" if same == 1 else f"{same} wait: {waits[first]}"
     return name, state, Text("" if longest is None else f"≤ {_duration(longest)}"), shown_tries, Text(reason)
 
 

@@ -196,6 +196,7 @@ def _texts(value: Any) -> Iterator[str]:
 FIRST: Final = 10.0  # seconds without the end of a node until the first check
 LAST: Final = 600.0
 SHOWN: Final = 5
+NAMED: Final = 3
 SEE_REASONS: Final = "why is in: glidemq flow show %s"
 
 
@@ -227,20 +228,33 @@ class WaitReasons:
         return True
 
     def line(self, waits: Mapping[str, Wait], flow_id: str = "") -> str:
-        """The line to log: the first nodes that wait; '' if nothing is new.
+        """The line to log: the first reasons, each with the nodes that wait for it; '' if nothing is new.
 
         ``flow_id``: given for a flow whose reasons may not be shown here; see ``node_reports``.
         """
         if flow_id:
             parts = [f"{len(waits)} nodes wait; {SEE_REASONS % flow_id}"] if waits else []
         else:
-            parts = [f"{name} waits {in_line(str(wait))}" for name, wait in list(waits.items())[:SHOWN]]
-            parts += [f"{len(waits) - SHOWN} more wait"] if len(waits) > SHOWN else []
+            reasons: dict[str, list[str]] = {}
+            for name, wait in waits.items():
+                reasons.setdefault(in_line(str(wait)), []).append(name)
+            shown = list(reasons.items())[:SHOWN]
+            parts = [f"{_who(names)}: {reason}" for reason, names in shown]
+            left = sum(map(len, reasons.values())) - sum(len(names) for _, names in shown)
+            parts += [f"{left} more wait"] if left else []
         text = "; ".join(parts)
         if text == self.logged:
             return ""
         self.logged = text
         return text
+
+
+def _who(names: Sequence[str]) -> str:
+    """``load waits``, or how many nodes wait and which they are."""
+    if len(names) == 1:
+        return f"{names[0]} waits"
+    more = ", ..." if len(names) > NAMED else ""
+    return f"{len(names)} nodes wait ({', '.join(names[:NAMED])}{more})"
 
 
 @dataclass(slots=True)

@@ -48,17 +48,22 @@ def test_it_looks_when_nothing_has_ended_for_a_while_and_then_less_often() -> No
 
 def test_a_line_is_said_once_and_shows_nothing_of_secret_flows() -> None:
     until = datetime(2126, 1, 2, 3, 4, 5, tzinfo=UTC)
-    waits = {f"n{number}": Wait("for a free worker of queue q") for number in range(SHOWN + 2)}
+    waits = {f"n{number}": Wait(f"for a free worker of queue q{number}") for number in range(SHOWN + 2)}
     waits["n0"] = Wait("for its next attempt (attempt 1 of 3 failed: forged\nline)", until)
     quiet = WaitReasons()
     line = quiet.line(waits)
-    assert line.startswith("n0 waits until 2126-01-0")
+    assert line.startswith("n0 waits: until 2126-01-0")
     assert "forged\\nline" in line
     assert line.endswith("; 2 more wait")
     assert not quiet.line(waits)
     assert not quiet.line({})
     masked = quiet.line(waits, "f-1")
     assert masked == "7 nodes wait; why is in: glidemq flow show f-1"
+
+
+def test_nodes_that_wait_for_the_same_are_named_together() -> None:
+    waits = {f"n{number}": Wait("its worker has been silent") for number in range(10)}
+    assert WaitReasons().line(waits) == "10 nodes wait (n0, n1, n2, ...): its worker has been silent"
 
 
 def test_what_a_worker_logs_in_one_go_keeps_its_lines_and_forges_none() -> None:
@@ -111,7 +116,7 @@ async def test_an_operator_tells_that_a_node_is_to_be_tried_again(  # noqa: PLR0
         trigger = await asyncio.to_thread(deferred, made, context())
         assert (await fired(trigger))["status"] == "failed"
     told = capsys.readouterr().out + caplog.text
-    assert "load waits until " in told
+    assert "load waits: until " in told
     assert "for its next attempt (attempt 1 of 2 failed: ValueError: month 13 does not exist)" in told
     if where == "worker":
         assert "Node load had logged:\n    attempt 1 failed: Traceback" in told

@@ -217,7 +217,7 @@ def test_a_node_that_waits_says_why_and_until_when_also_in_a_fold() -> None:
     waits = {"month-6": Wait("for its next attempt", until), "load": Wait("queue etl is paused")}
     nodes = [*months(5), node("month-6", JobState.DELAYED), node("load")]
     folded, alone = shown(node_table(nodes, waits=waits))[1:]
-    assert "month-6 until 2126-01-01" in folded
+    assert "month-6 waits: until 2126-01-01" in folded
     assert folded.endswith("for its next attempt")
     assert alone.endswith("queue etl is paused")
 
