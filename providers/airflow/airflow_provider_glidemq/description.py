@@ -108,6 +108,19 @@ def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
         raise TypeError(f"flow must be a dict, a FlowSpec or a string, got {type(flow).__name__}")
 
 
+def names_of(flow: object, marks: Collection[str] = MARKS) -> list[str] | None:
+    """The names of the nodes of a checked description; None if they are not known before rendering."""
+    nodes: Any = flow.nodes if isinstance(flow, FlowSpec) else None
+    if isinstance(flow, Mapping):
+        nodes = flow.get("nodes")
+    if isinstance(nodes, str) or not isinstance(nodes, Sequence):
+        return None
+    names: list[Any] = [
+        node.get("name") if isinstance(node, Mapping) else getattr(node, "name", None) for node in nodes
+    ]
+    return names if all(isinstance(name, str) and not is_unknown(name, marks) for name in names) else None
+
+
 def check_job(
     parts: Mapping[str, Any], options: object, retention: object, marks: Collection[str] = MARKS
 ) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.version_compat import configuration
 from glidemq_orchestrate import runs
+from glidemq_orchestrate.errors import InvalidFlow
 
 MAX_RESULT_BYTES: Final = 48 * 1024
+SHOWN: Final = 10
 _MODES: Final = ("none", "leaves", "all")
 KEEPING: Final = " Once the DAG is fixed, clear the task: it reads the results again, and nothing runs."
 _OBJECT_STORAGE: Final = "XComObjectStorageBackend"
+_OF_A_MAP: Final = re.compile(r".+\[\d+\]")
 
 
 def check_result(result: object) -> None:
@@ -28,6 +32,26 @@ def check_result(result: object) -> None:
         return
     modes = ", ".join(_MODES)
     raise ValueError(f"result must be one of {modes}, or a list of node names, got {result!r}")
+
+
+def check_names(result: object, known: Collection[str]) -> None:
+    """Refuse a list of results of nodes that the flow does not have, before it runs.
+
+    Names such as ``clean[0]`` are accepted: running nodes map over items.
+
+    Raises:
+        InvalidFlow: The flow has no node of such a name.
+    """
+    if isinstance(result, str) or not isinstance(result, list | tuple):
+        return
+    for name in result:
+        if name not in known and not _OF_A_MAP.fullmatch(name):
+            near = runs.nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known)[:SHOWN])}."
+            raise InvalidFlow(
+                f"result names {name!r}, and the flow has no such node; {hint} For nodes that running nodes "
+                "add, use result='leaves' or result='all'"
+            )
 
 
 def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what: str = "flow") -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import render_template_to_string
 
+from airflow_provider_glidemq.version_compat import AirflowFailException
 from glidemq_orchestrate import Dependency
 from glidemq_orchestrate.errors import GlideMQError
 
@@ -185,8 +186,10 @@ class TemplatedOperator(BaseOperator):
         """Add the task and the file to an error: the import error of a DAG shows little else."""
         try:
             yield
-        except (GlideMQError, TypeError) as exc:
+        except (GlideMQError, TypeError, ValueError, AirflowFailException) as exc:
             where = f"task {self.task_id}: "
+            if str(exc).startswith(where):
+                raise
             if self._file and self._file not in str(exc):
                 where += f"{self._file}: "
             exc.args = (f"{where}{exc}",)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
-from airflow_provider_glidemq.operators.glidemq import flow_id_for
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import Flow, FlowNode, FlowSpec, Worker
+from glidemq_orchestrate.errors import FlowNotFound, InvalidFlow
 from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, event, operator
 
 FLOW_ID = flow_id_for("d", "t", "r1")
@@ -26,15 +28,47 @@ def test_results_of_all_of_leaves_of_none(valkey: Valkey, worker: Worker, contex
         assert operator(result=mode, deferrable=False).execute(context()) == expected
 
 
-def test_results_of_named_nodes(
-    valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_of_named_nodes(valkey: Valkey, worker: Worker, context: Contexts) -> None:
     found = operator(result=["last", "first"], deferrable=False).execute(context())
     assert found == {"last": {"rows": 3}, "first": 1}
     assert operator(result=[], deferrable=False).execute(context()) == {}
-    with pytest.raises(AirflowFailException, match="no node absent"):
-        operator(result=["absent"], deferrable=False).execute(context())
-    assert "result names nodes that the flow does not have" in capsys.readouterr().out
+    with pytest.raises(AirflowFailException, match=r"no node first\[7\]"):  # a running node may have added it
+        operator(result=["first[7]"], deferrable=False).execute(context())
+
+
+def test_results_of_nodes_that_the_flow_does_not_have_are_refused_before_it_runs(
+    valkey: Valkey, worker: Worker, context: Contexts
+) -> None:
+    expected = r"^task t: .*result names 'frist', and the flow has no such node; did you mean 'first'\?"
+    made = operator(result=["last", "frist"])
+    with pytest.raises(AirflowFailException, match=expected):
+        made.execute(context())
+    with valkey.producer() as producer, pytest.raises(FlowNotFound):
+        producer.get(FLOW_ID).status()
+    with pytest.raises(InvalidFlow, match=expected):
+        operator(result=["frist"]).resolve_template_files()
+    with DAG("d", schedule=None), pytest.raises(InvalidFlow, match="it has large, small"):
+        GlideMQFlowOperator(task_id="t", flow=BIG, result=["zz"])
+
+
+def test_results_are_not_checked_where_a_template_names_the_nodes() -> None:
+    flow = {"name": "f", "nodes": [{"name": "load-{{ ds }}", "queue": QUEUE, "job": "echo"}]}
+    with DAG("d", schedule=None):
+        GlideMQFlowOperator(task_id="t", flow=flow, result=["load-2026-01-31"])
+        GlideMQFlowOperator(task_id="u", flow={"name": "f", "nodes": "{{ params.nodes }}"}, result=["load"])
+
+
+def test_mistakes_in_parameters_name_the_task() -> None:
+    for mistake in (
+        {"result": "some"},
+        {"poll_interval": "often"},
+        {"lease": 1},
+        {"on_existing": "leave"},
+        {"show_logs": "yes"},
+        {"flow_kwargs": 5},
+    ):
+        with DAG("d", schedule=None), pytest.raises((TypeError, ValueError), match=r"^task etl: "):
+            GlideMQFlowOperator(task_id="etl", flow=BIG, **mistake)
 
 
 @pytest.mark.parametrize("resumed", [False, True])

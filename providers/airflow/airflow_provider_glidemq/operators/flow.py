@@ -12,11 +12,12 @@ from airflow_provider_glidemq.description import (
     check_description,
     find_file,
     is_file,
+    names_of,
     object_of,
     read_file,
 )
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
-from airflow_provider_glidemq.results import KEEPING, check_result, check_size
+from airflow_provider_glidemq.results import KEEPING, check_names, check_result, check_size
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import AirflowFailException
 from glidemq_orchestrate import FlowSpec, runs
@@ -73,8 +74,8 @@ class GlideMQFlowOperator(FlowTask):
             when the flow is submitted, makes progress, and ends.
         require_workers: Fail immediately unless live workers serve every queue and have all handlers.
         result: Which results to return, as ``{node: result}``: ``leaves`` (nodes without dependents),
-            ``all``, a list of names, or ``none``. Skipped nodes, and nodes whose failure is ignored, have no
-            result.
+            ``all``, a list of names of the flow's nodes, or ``none``. Skipped nodes, and nodes whose failure
+            is ignored, have no result.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
         lease: The flow is cancelled after no worker or triggerer has waited for it for this long: 15 seconds
             to seven days. None: it keeps running. Without ``cancel_on_kill``, and for a flow that another
@@ -110,7 +111,8 @@ class GlideMQFlowOperator(FlowTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_result(result)
+        with self._located_errors():
+            check_result(result)
         self.flow = flow
         self.flow_kwargs = flow_kwargs
         self.result = result
@@ -139,9 +141,11 @@ class GlideMQFlowOperator(FlowTask):
             return
         given: object = self.flow_kwargs
         if not (given is None or isinstance(given, Mapping) or is_unknown(given, self._marks())):
-            raise TypeError(f"flow_kwargs must be a dict, got {type(given).__name__}")
+            raise TypeError(f"task {self.task_id}: flow_kwargs must be a dict, got {type(given).__name__}")
         with self._located_errors():
             check_description(self.flow, self._marks())
+            if (names := names_of(self.flow, self._marks())) is not None:
+                check_names(self.result, names)
         self._is_checked = not is_file(self.flow)
 
     def _read(self, name: str) -> dict[str, Any] | FlowText:
@@ -176,13 +180,7 @@ class GlideMQFlowOperator(FlowTask):
 
     def _described(self, context: Context) -> FlowSpec:
         spec = self._read_spec(context)
-        if not isinstance(self.result, str):
-            known = {node.name for node in spec.nodes}
-            if missing := [name for name in self.result if name not in known]:
-                self.log.warning(
-                    "result names nodes that the flow does not have unless running nodes add them: %s",
-                    ", ".join(missing),
-                )
+        check_names(self.result, [node.name for node in spec.nodes])
         return spec
 
     def _read_spec(self, context: Context) -> FlowSpec:

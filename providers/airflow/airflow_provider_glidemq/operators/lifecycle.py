@@ -79,16 +79,18 @@ class FlowTask(LineageTask):
         self.flow_id = flow_id
         self.glidemq_conn_id = glidemq_conn_id
         self.deferrable = deferrable
-        self.defer_after = in_seconds("defer_after", defer_after, 0)
-        self.poll_interval = in_seconds("poll_interval", poll_interval)
-        self.logging_interval = in_seconds("logging_interval", logging_interval)
+        with self._located_errors():
+            self.defer_after = in_seconds("defer_after", defer_after, 0)
+            self.poll_interval = in_seconds("poll_interval", poll_interval)
+            self.logging_interval = in_seconds("logging_interval", logging_interval)
+            self.lease = lease_in_seconds("lease", lease)
         self.require_workers = require_workers
         self.cancel_on_kill = cancel_on_kill
-        self.lease = lease_in_seconds("lease", lease)
         self.on_existing = on_existing
         self.show_logs = show_logs
         self.callbacks = callbacks
-        check_parameters(vars(self))
+        with self._located_errors():
+            check_parameters(vars(self))
         self._run: OrchestratedRun | None = None
         self._is_killed = False
         self._submitted: FlowSpec | None = None
@@ -204,7 +206,7 @@ class FlowTask(LineageTask):
 
     def _spec(self, context: Context, attempt: TaskAttempt) -> FlowSpec:
         ti = context["ti"]
-        with airflow_errors():
+        with self._located_errors(), airflow_errors():
             spec = self._described(context)
             check_labels(spec)
         key = {name: str(part) for name, part in TaskKey.of(ti)._asdict().items()}
