@@ -145,8 +145,9 @@ surface: setup  ## Pin the public names, signatures, commands and options as the
 
 generated: lua schema tables stubs surface  ## Write all generated files: the libraries, the schema, the life cycle, the stubs, the public surface.
 
-wheel: setup  ## Build the three distributions into dist/.
-	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist
+wheel:  ## Build the three distributions into dist/; needs no other verb.
+	@test -x $(BIN)/uv || test -x .build/bin/uv || { $(PYTHON) -m venv .build && .build/bin/pip install --quiet uv; }
+	$(firstword $(wildcard $(BIN)/uv) .build/bin/uv) build --quiet --all-packages --wheel --out-dir dist
 
 # The plots go to .bench/. The soak is last: it fails when anything grows.
 bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq and RQ: two hours, one of them the soak (MINUTES=60).
