@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.cli.shell import seconds
 from glidemq_orchestrate.errors import FlowNotFound
 from tests.packaging.test_docs import blocks
-from tests.server.lua.servers import running, valkey_binary
+from tests.server.lua.servers import installed, running, valkey_binary
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
@@ -113,13 +114,12 @@ def stops_cleanly(words: list[str], url: str, folder: Path, eventually: Eventual
         assert queue.counts()[JobState.ACTIVE] == 0
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "etl.service"
     program = of_unit("ExecStart").split()[0]
     unit.write_text(UNIT.replace(program, str(BIN / "glidemq")))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", unit],
+        [installed("systemd-analyze", package="systemd"), "verify", "--man=no", unit],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -138,7 +138,7 @@ def test_nobody_kills_a_worker_that_still_waits_for_its_jobs() -> None:
 
 
 def test_kubernetes_accepts_the_manifest() -> None:
-    pytest.importorskip("kubernetes_validate").validate(manifest(), KUBERNETES, strict=True)
+    import_module("kubernetes_validate").validate(manifest(), KUBERNETES, strict=True)
     spec = manifest()["spec"]
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
@@ -177,6 +177,7 @@ def test_the_commands_that_scale_count_what_can_run_and_what_runs(url: str, fold
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    installed("jq", package="jq")
     name = manifest()["metadata"]["name"]
     with Queue("etl", url) as queue:
         assert scaled() == f"scale deployment/{name} --replicas=1"
