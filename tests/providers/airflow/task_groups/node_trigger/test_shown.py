@@ -135,7 +135,7 @@ async def test_lines_of_nodes_are_shown_while_they_run_and_why_they_wait(  # noq
     told = capsys.readouterr().out + caplog.text
     assert "[a[0]] line 0" in told
     assert told.index("[a[0]] line 0") < told.index("a[0] had logged")
-    assert "a[1] waits until" in told
+    assert "a[1] waits: until" in told
 
 
 async def test_airflow_may_be_busy_for_a_moment(submit: Submit, airflow: AirflowSays) -> None:
