@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import typer
 from mkdocs.structure.files import File, Files
 from typer.cli import get_docs_for_click
 from typer.main import get_command
@@ -37,7 +38,7 @@ def on_files(files: Files, config: Any) -> Files:
 def _command_line() -> str:
     """The page on the command line, from its help texts."""
     command = get_command(app)
-    text = get_docs_for_click(obj=command, ctx=command.context_class(command), name="glidemq")
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="glidemq")
     return text.replace("# `glidemq`", "# The command line", 1)
 
 
