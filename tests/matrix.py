@@ -148,7 +148,12 @@ def versions_of(python: Path, row: Row) -> str:
         "print(', '.join([f'Python {sys.version.split()[0]}', *(f'{n} {version(n)}' for n in sys.argv[1:])]))"
     )
     done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    found = done.stdout.strip().replace("redis ", "redis-py ")
+    if row.server:
+        program = redis7_binary(ROOT / ".matrix")
+        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+        found += f", Redis {told.split('v=')[1].split()[0]}"
+    return found
 
 
 def run(row: Row, jobs: int) -> tuple[bool, str]:
