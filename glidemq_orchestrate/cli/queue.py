@@ -308,7 +308,7 @@ def events(
 
 
 def _hint(queue: str, kinds: Sequence[str], start: str | None, *, follow: bool) -> None:
-    """Say, to people at a terminal, what the command waits for, and which kinds are unknown."""
+    """Print which kinds are unknown and, in a terminal, that the command waits."""
     for kind in kinds:
         if kind not in tuple(EventKind):
             known = nearest(kind, EventKind)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate import JobState
+from glidemq_orchestrate.cli import shell
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.queue import _json
 from glidemq_orchestrate.cli.shell import (
@@ -107,3 +110,18 @@ def test_lines_are_harmless_and_json_is_exact(capsys: pytest.CaptureFixture[str]
     line = _json(Event("1-1", "failed", text, "", {"failedReason": text}))
     assert is_harmless(line)
     assert json.loads(line)["fields"] == {"failedReason": text}
+
+
+def test_a_long_command_shows_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, counted = io.StringIO(), threading.Event()
+
+    def left() -> int:
+        counted.set()
+        return 41_000
+
+    monkeypatch.setattr(shell, "errors", shell.SafeConsole(file=written, force_terminal=True))
+    monkeypatch.setattr(shell, "PROGRESS_SECONDS", 0.01)
+    with shell.progress("Deleting", left):
+        assert counted.wait(20)
+        time.sleep(0.3)  # the status is drawn some times a second
+    assert "Deleting: 41,000 left" in written.getvalue()
