@@ -3,9 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Final, Protocol
+
+from glidemq_orchestrate import Dependency
 
 ENDS = ("completed", "failed", "skipped")
+EARLY: Final[Mapping[str, frozenset[str]]] = {
+    "always": frozenset(),
+    "one_success": frozenset({"completed"}),
+    "one_failed": frozenset({"failed"}),
+    "one_done": frozenset({"completed", "failed"}),
+}
+"""Rules that need not wait for all dependencies: any of these ends is enough, or nothing is needed."""
+MAX: Final = 4_096
+"""Combinations of ends that are looked at; beyond, anything may be decided."""
+
+
+class Node(Protocol):
+    """A node, as far as rules and policies go."""
+
+    @property
+    def after(self) -> Sequence[str]:
+        """Its dependencies: names, or a ``Dependency`` with a policy of its own."""
+
+    @property
+    def rule(self) -> str:
+        """Its trigger rule."""
+
+    @property
+    def on_failure(self) -> str:
+        """Its failure policy."""
+
+
+Nodes = Mapping[str, Node]
 
 
 def counts_as(end: str, policy: str | None) -> str:
@@ -40,3 +73,41 @@ _VERDICT: dict[str, Callable[[int, int, int], str]] = {
     "none_skipped": lambda _, __, k: "skipped" if k else "run",
     "always": lambda *_: "run",
 }
+
+
+def decisions(node: Node, ends: Mapping[str, Collection[str]], known: Nodes) -> set[str]:
+    """What may be decided about a node whose dependencies have all ended: run, failed, skipped.
+
+    Args:
+        node: The node.
+        ends: By name, the ends that each dependency may have.
+        known: The nodes of the flow.
+    """
+    if not node.after or node.rule == "always":
+        return {"run"}
+    policies = _policies(node, known)
+    choices = [{counts_as(end, policy) for end in ends.get(name, ())} for name, policy in policies]
+    if prod(map(len, choices)) > MAX:
+        return {"run", "failed", "skipped"}
+    return set().union(*(verdicts(node.rule, combination) for combination in product(*choices)))
+
+
+def may_begin(node: Node, ends: Mapping[str, str], known: Nodes) -> bool:
+    """Whether a node may run when only these nodes have ended."""
+    seen = [counts_as(ends[name], policy) for name, policy in _policies(node, known) if name in ends]
+    if len(seen) == len(node.after):
+        return not seen or "run" in verdicts(node.rule, seen)
+    early = EARLY.get(node.rule)
+    return early is not None and (not early or bool(early.intersection(seen)))
+
+
+def has_failed(nodes: Nodes, ends: Mapping[str, str]) -> bool:
+    """Whether a flow whose nodes end like this has failed; nobody has cancelled it."""
+    return any(end == "failed" and nodes[name].on_failure != "ignore" for name, end in ends.items())
+
+
+def _policies(node: Node, known: Nodes) -> Iterator[tuple[str, str]]:
+    """The dependencies of a node, each with the policy for its failure."""
+    for name in node.after:
+        own = name.on_failure if isinstance(name, Dependency) else None
+        yield str(name), own or known[name].on_failure

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, TypedDict
 
-from glidemq_orchestrate import FlowProducer, JobState, Queue, Rule
+from glidemq_orchestrate import FlowProducer, JobState, Queue
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
 from glidemq_orchestrate.flows import FlowStatus, NodeStatus
+from glidemq_orchestrate.testing.chaos import promises
+from glidemq_orchestrate.testing.chaos.book import Job
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
-from tests.chaos.book import Book
+from tests.chaos.book import RoundBook, place_of
 from tests.chaos.in_process import value_of
-from tests.chaos.model import Allowed, ends, fails
+from tests.chaos.model import Allowed, ends
 from tests.chaos.plan import BY_TWO, MENDED, RETRIED, FlowPlan, Plan, Step
 from tests.chaos.spark_tables import Tables
 from tests.chaos.written import Written
+from tests.rule_oracle import EARLY, has_failed
 
 
 class Excuses(TypedDict):
@@ -24,10 +27,6 @@ class Excuses(TypedDict):
     struck: Collection[str]
     unfenced: Mapping[str, frozenset[str]]
     by_hand: Mapping[str, bool]
-
-
-EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
-"""Rules that do not wait for every dependency."""
 
 
 def generation_of(job_id: str) -> tuple[str, str]:
@@ -69,7 +68,7 @@ class Checker:
         may_lose: bool = False,
         keeps_leases: bool = True,
     ) -> None:
-        self._url, self._plan, self._book = url, plan, Book(entries)
+        self._url, self._plan, self._book = url, plan, RoundBook(entries)
         self._may_lose, self._keeps_leases = may_lose, keeps_leases
         self.nodes = 0
         self.losses: Counter[str] = Counter()
@@ -77,10 +76,7 @@ class Checker:
 
     def violations(self) -> Iterator[str]:
         """Everything that is wrong, in sentences."""
-        for run in self._book.doubles:
-            yield f"the attempt {run} ran twice"
-        for job_id in self._book.repeated_epochs():
-            yield f"job {job_id} has two activations of the same number"
+        yield from promises.attempted_once(self._book)
         for slot, jobs in self._book.slots.items():
             if len(jobs) > 1:
                 text = f"slot {slot} of the schedule was fired {len(jobs)} times: {sorted(jobs)}"
@@ -142,7 +138,7 @@ class Checker:
         for name, node in found.items():
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
             if result := results.get(name):
-                yield from self._superseded(node.queue, node.job_id, result["run"])
+                yield from self._from_last(place_of(node), result["run"])
         self._written.note(planned, found.values(), results)
         self._tables.note(planned, found.values(), results)
         if planned.action in BY_TWO:
@@ -150,15 +146,14 @@ class Checker:
 
     def _excuses(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Excuses:
         """The nodes that may end otherwise than planned."""
-        places = {name: (node.queue, node.job_id) for name, node in found.items()}
-        steps = planned.all_steps
+        jobs, steps = {name: place_of(node) for name, node in found.items()}, planned.all_steps
         return {
             "struck": {
                 name
-                for name, place in places.items()
-                if name in steps and self._book.is_struck(*place, steps[name].attempts)
+                for name, job in jobs.items()
+                if name in steps and self._book.is_struck(job, steps[name].attempts)
             },
-            "unfenced": {name: self._book.unfenced.ends(place) for name, place in places.items()},
+            "unfenced": {name: self._book.unfenced.ends(job) for name, job in jobs.items()},
             "by_hand": self._by_hand(planned),
         }
 
@@ -201,7 +196,7 @@ class Checker:
         if state == "cancelled":
             if planned.action not in ("cancel", "orphan"):
                 yield "is cancelled, and nobody did that"
-        elif (state == "failed") != fails(steps, states) and not planned.fail_fast:
+        elif (state == "failed") != has_failed(steps, states) and not planned.fail_fast:
             yield f"is {state} with the ends {Counter(states.values())}"
 
     def _present(self, planned: FlowPlan, states: Mapping[str, str]) -> set[str]:
@@ -242,7 +237,7 @@ class Checker:
     def _node(
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
-        yield from self._accepted((node.queue, node.job_id), runs=1 + (planned.action in ("rerun", "skip")))
+        yield from self._accepted(place_of(node), runs=1 + (planned.action in ("rerun", "skip")))
         if node.state is not JobState.COMPLETED:
             return
         result = results.get(node.name)
@@ -256,11 +251,11 @@ class Checker:
             yield "has a wrong result"
         yield from self._given(planned, node, found, results, begin)
 
-    def _accepted(self, place: tuple[str, str], *, runs: int = 1) -> Iterator[str]:
+    def _accepted(self, job: Job, *, runs: int = 1) -> Iterator[str]:
         """The end of a job is accepted once in each of its runs, and once more each time that all is lost."""
-        times, allowed = self._book.accepted[place], runs + len(self._book.emptied)
-        if times > allowed and place not in self._book.unfenced:
-            yield from self._lost("results", f"accepted {times} times", times - allowed)
+        accepted = () if job in self._book.unfenced else self._book.completed(job)
+        for text in promises.accepted_once(accepted, runs + len(self._book.emptied)):
+            yield from self._lost("results", text)
 
     def _generations(
         self, planned: FlowPlan, number: int, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
@@ -285,24 +280,24 @@ class Checker:
             is_same = step.name in same and all(name in carried for name in step.after)
             place = (step.queue, f"{old.flow_id}~{step.name}")
             result = results.get(step.name) or {}
-            if self._book.begins.get(result.get("run"), {}).get("job") == place[1]:
+            if self._book.begins.get(result.get("run", ""), {}).get("job") == place[1]:
                 carried.add(step.name)
                 if not is_same:
                     yield f"{step.name} shows the result of generation 0, and does not do the same"
             elif is_same and old.waits and self._was_accepted(place):
                 yield from self._lost("results", f"{step.name} had completed, and ran again")
 
-    def _was_accepted(self, place: tuple[str, str]) -> bool:
+    def _was_accepted(self, job: Job) -> bool:
         """Whether a result was accepted for good."""
-        is_certain = not self._book.emptied and place not in self._book.unfenced
-        return is_certain and self._book.accepted[place] > 0
+        is_certain = not self._book.emptied and job not in self._book.unfenced
+        return is_certain and any(self._book.completed(job))
 
     def _of_older_generations(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Iterator[str]:
         """The same for the jobs that the flow no longer has, as it was restarted."""
-        current = {(node.queue, node.job_id) for node in found.values()}
-        for queue, job_id in [place for place in self._book.accepted if place not in current]:
-            if generation_of(job_id)[0] == planned.flow_id:
-                yield from (f"{job_id}: {problem}" for problem in self._accepted((queue, job_id)))
+        current = {place_of(node) for node in found.values()}
+        for job in self._book.accepted.keys() - current:
+            if generation_of(job[1])[0] == planned.flow_id:
+                yield from (f"{job[1]}: {problem}" for problem in self._accepted(job))
 
     def _given(
         self,
@@ -310,29 +305,24 @@ class Checker:
         node: NodeStatus,
         found: Mapping[str, NodeStatus],
         results: Mapping[str, Any],
-        begin: Mapping[str, Any],
+        begin: LedgerEntry,
     ) -> Iterator[str]:
         """Whether a run got the accepted results, and began after them."""
-        if (node.queue, node.job_id) in self._book.unfenced:  # it may have begun before it was ready
+        if place_of(node) in self._book.unfenced:  # it may have begun before it was ready
             return
-        given, step = begin["inputs"], planned.all_steps[node.name]
-        for name, run in given.items():
-            other = found[name]
-            accepted = (results.get(name) or {}).get("run")
-            if run not in self._book.results_of(other.queue, other.job_id, accepted):
-                yield f"got the result {run} of {name}, which is not the accepted one"
-            elif self._book.ends[run]["at"] > begin["at"]:
-                yield f"began before {name} had ended"
-        for name in self._awaited(step, found) - set(given):
-            ended = self._book.ends[results[name]["run"]]["at"]
-            is_later = planned.action in RETRIED and ended > begin["at"]  # it was retried after this had run
-            if not is_later:
-                yield f"got results of {sorted(given)}, and {name} has completed"
+        accepted = {
+            name: self._book.results_of(place_of(found[name]), (results.get(name) or {}).get("run"))
+            for name in begin["inputs"]
+        }
+        awaited = self._awaited(planned.all_steps[node.name], found) - set(begin["inputs"])
+        if planned.action in RETRIED:  # some were retried after this had run
+            ended = {name: self._book.ends[results[name]["run"]]["at"] for name in awaited}
+            awaited = {name for name in awaited if ended[name] <= begin["at"]}
+        yield from promises.given_accepted(self._book, begin, begin["inputs"], accepted, awaited)
 
-    def _superseded(self, queue: str, job_id: str, run: str) -> Iterator[str]:
-        if self._keeps_leases and not self._book.emptied and (queue, job_id) not in self._book.unfenced:
-            for other in self._book.successors(queue, job_id, run):
-                yield f"the result of {run} was accepted, and {other} had taken the job over"
+    def _from_last(self, job: Job, run: str) -> Iterator[str]:
+        if self._keeps_leases and not self._book.emptied and job not in self._book.unfenced:
+            yield from promises.accepted_from_last(self._book, run)
 
     def _awaited(self, step: Step, found: Mapping[str, NodeStatus]) -> set[str]:
         """The dependencies whose results a node must have had."""
@@ -341,8 +331,7 @@ class Checker:
         return {
             name
             for name in step.after
-            if found[name].state is JobState.COMPLETED
-            and (found[name].queue, found[name].job_id) not in self._book.unfenced
+            if found[name].state is JobState.COMPLETED and place_of(found[name]) not in self._book.unfenced
         }
 
     # --- plain jobs ---
@@ -359,20 +348,18 @@ class Checker:
                     continue
                 yield from self._lost("jobs", f"job {job_id} was accepted and is lost")
                 continue
-            if job.state is JobState.FAILED and self._book.is_struck(name, job_id, planned[job_id].attempts):
+            place, attempts = (name, job_id), planned[job_id].attempts
+            if job.state is JobState.FAILED and self._book.is_struck(place, attempts):
                 continue
             if job.state is not JobState.COMPLETED:
                 yield f"job {job_id} is {job.state}: {job.failed_reason}"
                 continue
-            times, is_unfenced = self._book.accepted[name, job_id], (name, job_id) in self._book.unfenced
-            if times > 1 + len(self._book.emptied) and not is_unfenced:
-                more = times - 1 - len(self._book.emptied)
-                yield from self._lost("results", f"job {job_id} was accepted {times} times", more)
+            yield from (f"job {job_id}: {text}" for text in self._accepted(place))
             run = str(job.result["run"]) if isinstance(job.result, dict) else None
             if run is None or run not in self._book.ends:
                 yield f"job {job_id} has the result {job.result!r}, which no run has written"
                 continue
-            yield from (f"job {job_id}: {text}" for text in self._superseded(name, job_id, run))
+            yield from (f"job {job_id}: {text}" for text in self._from_last(place, run))
             if key := planned[job_id].key:
                 ordered.append((key, self._book.begins[run]["at"], self._book.ends[run]["at"], job_id))
         since = self._unordered(name)

@@ -9,53 +9,36 @@ from typing import Any
 
 from glidemq_orchestrate import Context, FlowNode, Handlers, Unrecoverable
 from glidemq_orchestrate.errors import LibraryVersionMismatch, TransportError
-from glidemq_orchestrate.testing.chaos.ledger import Ledger
-from glidemq_orchestrate.worker import JobEvent, Middleware
+from glidemq_orchestrate.testing.chaos.recorder import Recorder, run_of
 from glidemq_orchestrate.worker.handlers.context import FlowOfNode
 from tests.chaos import in_process
 from tests.chaos.in_process import decide, say
 from tests.chaos.plan import Plan, step_data
 
 
-class Recorder(Middleware):
-    """Writes the begin and the end of every run with the token of its attempt, and what was accepted.
+class ResultRecorder(Recorder):
+    """Also writes which results every attempt gets and returns.
 
     A result names its run, so that whoever reads it later knows which run was accepted.
     """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._runs: dict[tuple[str, str], str] = {}
 
     async def around(self, execution: Any, proceed: Any) -> Any:
         """Write, run, write."""
         attempt, context = execution.attempts[0], execution.contexts[0]
         step = step_data(context.data)
-        run = f"{attempt.token}:{attempt.job_id}"
-        about = {"run": run, "queue": attempt.queue, "job": attempt.job_id}
-        self._runs[attempt.queue, attempt.job_id] = run
         given = {name: value["run"] for name, value in context.inputs.items() if value}
-        self._ledger.write(
-            "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given,
-            slot=step.get("logicalTime"), activated=int(attempt.processed_on),
-            epoch=attempt.epoch,
-        )  # fmt: skip
+        self.begin(
+            attempt, context, inputs=given, slot=step.get("logicalTime"), activated=int(attempt.processed_on)
+        )
         try:
             value = await proceed()
         except BaseException as exc:
-            self._ledger.write("end", **about, error=type(exc).__name__)
+            self.end(attempt, type(exc).__name__)
             raise
         result = value if isinstance(value, dict) else {"value": value}  # one of Spark tells more
-        self._ledger.write("end", **about, error="", value=result["value"])
-        return {"run": run, "node": context.node, "passed": step.get("ends") != "refuse", **result}
-
-    def on_event(self, event: JobEvent) -> None:
-        """Write what the server has accepted or refused."""
-        if event.kind != "active":
-            run = self._runs.get((event.queue, event.job_id))
-            self._ledger.write(
-                event.kind, run=run, queue=event.queue, job=event.job_id, flow=event.flow_id, node=event.node
-            )
+        self.end(attempt, value=result["value"])
+        passed = step.get("ends") != "refuse"
+        return {"run": run_of(attempt), "node": context.node, "passed": passed, **result}
 
 
 async def _add(flow: FlowOfNode, nodes: list[FlowNode]) -> None:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import product
-from math import prod
-from typing import Final
 
-from glidemq_orchestrate import Rule
-from glidemq_orchestrate.flows.dependencies import OnFailure
 from tests.chaos.plan import Step
-from tests.rule_oracle import ENDS, counts_as, verdicts
+from tests.rule_oracle import decisions
 
 Allowed = dict[str, frozenset[str]]
-ANY: Final = frozenset(ENDS)
-MAX: Final = 4_096
 
 
 def ends(
@@ -38,7 +31,7 @@ def ends(
     known = {step.name: step for step in steps}
     allowed: Allowed = {}
     for step in known.values():
-        again = _verdicts(step, known, allowed)
+        again = decisions(step, allowed, known)
         found = frozenset().union(*(_end(step, verdict, is_cured=before is not None) for verdict in again))
         if step.name in struck and "run" in again:
             found |= {"failed"}
@@ -49,27 +42,6 @@ def ends(
             found = frozenset({"completed"}) if was == {"completed"} else found | {"completed"}
         allowed[step.name] = found
     return allowed
-
-
-def fails(steps: Mapping[str, Step], states: Mapping[str, str]) -> bool:
-    """Whether a flow with these ends has failed."""
-    return any(
-        state == "failed" and steps[name].on_failure != OnFailure.IGNORE for name, state in states.items()
-    )
-
-
-def _verdicts(step: Step, known: Mapping[str, Step], allowed: Allowed) -> set[str]:
-    if not step.after or step.rule == Rule.ALWAYS:
-        return {"run"}
-    given = step.policies or (None,) * len(step.after)
-    policies = [policy or known[name].on_failure for name, policy in zip(step.after, given, strict=True)]
-    choices = [
-        {counts_as(end, policy) for end in allowed[name]}
-        for name, policy in zip(step.after, policies, strict=True)
-    ]
-    if prod(map(len, choices)) > MAX:
-        return {"run", "failed", "skipped"}
-    return set().union(*(verdicts(step.rule, combination) for combination in product(*choices)))
 
 
 def _end(step: Step, verdict: str, *, is_cured: bool) -> set[str]:

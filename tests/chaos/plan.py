@@ -53,7 +53,6 @@ class Step:
     name: str
     queue: str
     after: tuple[str, ...] = ()
-    policies: tuple[str | None, ...] = ()
     rule: str = Rule.ALL_SUCCESS
     on_failure: str = OnFailure.FAIL
     ends: str = "complete"
@@ -74,12 +73,8 @@ class Step:
 
     def node(self, flow_id: str) -> FlowNode:
         """The node as it is submitted."""
-        after = [
-            name if policy is None else Dependency(name, on_failure=policy)
-            for name, policy in zip(self.after, self.policies or (None,) * len(self.after), strict=True)
-        ]
         return FlowNode(
-            self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=after,
+            self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=self.after,
             rule=self.rule, on_failure=self.on_failure,
             options=JobOptions(
                 attempts=self.attempts,
@@ -95,8 +90,7 @@ class Step:
         return self._shape() == other._shape()
 
     def _shape(self) -> tuple[object, ...]:
-        policies = self.policies or (None,) * len(self.after)
-        after = sorted((name, policy or "") for name, policy in zip(self.after, policies, strict=True))
+        after = sorted((str(name), getattr(name, "on_failure", None) or "") for name in self.after)
         return self.queue, self.handler, self._data(""), after, self.rule
 
     def _payload(self, flow_id: str) -> dict[str, Any]:
@@ -432,9 +426,9 @@ def _mixed(
 ) -> list[Step]:
     steps: list[Step] = []
     for n in range(chance.randint(1, 14)):
-        after = tuple(chance.sample([step.name for step in steps], chance.randint(0, min(n, 4))))
-        policies = tuple(chance.choice((None, None, None, *OnFailure)) for _ in after)
-        fixed: dict[str, Any] = {"rule": chance.choice(rules), "policies": policies}
+        names = chance.sample([step.name for step in steps], chance.randint(0, min(n, 4)))
+        after = tuple(Dependency(name, chance.choice((None, None, None, *OnFailure))) for name in names)
+        fixed: dict[str, Any] = {"rule": chance.choice(rules)}
         if ends:
             fixed["ends"] = chance.choice(ends)
         steps.append(_step(chance, queues, f"n{n}", after, **fixed))

@@ -47,7 +47,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 from tests.chaos.forgotten import Forgotten
-from tests.chaos.handlers import Recorder, Steps
+from tests.chaos.handlers import ResultRecorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.mutations import VARIABLE
@@ -172,7 +172,7 @@ def _serve(
 ) -> None:
     worker = Worker(
         world.url_for(number), queues=queues, lease=LEASE, max_stalled=1_000_000,
-        shutdown_timeout=timedelta(seconds=1), middleware=[Recorder(ledger)], handlers=handlers, **more,
+        shutdown_timeout=timedelta(seconds=1), middleware=[ResultRecorder(ledger)], handlers=handlers, **more,
     )  # fmt: skip
     ledger.write("serves", worker=worker.id)
     try:

@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.spark import NotPublished, read_published
 from glidemq_orchestrate.spark.sessions.warm import warm_session
 from glidemq_orchestrate.spark.setup.settings import MASTER_VARIABLE
-from tests.chaos.book import Book
+from tests.chaos.book import RoundBook
 from tests.chaos.plan import FlowPlan
 from tests.chaos.spark_steps import ROWS
 from tests.processes import run
@@ -36,7 +36,7 @@ class Tables:
         book: The ledger.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: RoundBook) -> None:
         self._book = book
         self._published: list[dict[str, Any]] = []
 

@@ -11,7 +11,7 @@ import pytest
 from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry
-from tests.chaos.book import NS_IN_MS, Book
+from tests.chaos.book import NS_IN_MS, RoundBook
 from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Checker
 from tests.chaos.children import Children
@@ -128,13 +128,10 @@ def test_a_run_that_has_waited_for_its_job_is_not_taken_for_an_earlier_one() -> 
         return about | {"activated": asked_ms, "at": begun_ms * NS_IN_MS}
 
     # The second asked before the first was given the job, and the server was frozen meanwhile.
-    book = Book([begin("1", 9_000, 9_001), begin("2", 5_000, 13_000), begin("3", 15_000, 15_001)])
-    assert book.successors("etl", "j", "1") == ["3"]
-    assert book.successors("etl", "j", "2") == ["3"]
-    assert book.successors("etl", "j", "3") == []
-    numbered = [begin("1", 9, 9) | {"epoch": 7}, begin("2", 9, 9) | {"epoch": 8}]
-    assert Book(numbered).successors("etl", "j", "1") == ["2"]
-    assert Book(numbered).successors("etl", "j", "2") == []
+    book = RoundBook([begin("1", 9_000, 9_001), begin("2", 5_000, 13_000), begin("3", 15_000, 15_001)])
+    assert [book.successors(run) for run in "123"] == [["3"], ["3"], []]
+    book = RoundBook([begin("1", 9, 9) | {"epoch": 7}, begin("2", 9, 9) | {"epoch": 8}])
+    assert [book.successors(run) for run in "12"] == [["2"], []]
 
 
 def test_only_of_an_unfenced_job_a_dependent_may_have_another_result(played: Round) -> None:
@@ -223,7 +220,7 @@ def test_a_ledger_that_shows_a_broken_promise(played: Round) -> None:
     for change, said in [
         (doubled, "ran twice"),
         (accepted_twice, "accepted 3 times"),
-        (plain_accepted_twice, "was accepted 2 times"),
+        (plain_accepted_twice, ": accepted 2 times"),
         (too_early, "began before"),
         (of_another_run, "is not the accepted one"),
         (without_a_result, "has completed"),
@@ -384,6 +381,6 @@ def test_a_process_of_a_handler_that_outlives_its_worker(
 def test_a_job_fails_only_when_kills_have_used_up_its_attempts() -> None:
     end = {"kind": "end", "queue": "etl", "job": "j", "error": "ProcessExpired"}
     ends = [end | {"run": "1"}, end | {"run": "2", "error": "RuntimeError"}]
-    assert Book(ends).is_struck("etl", "j", 2)
-    assert not Book(ends).is_struck("etl", "j", 3)
-    assert not Book(ends[1:]).is_struck("etl", "j", 1)
+    assert RoundBook(ends).is_struck(("etl", "j"), 2)
+    assert not RoundBook(ends).is_struck(("etl", "j"), 3)
+    assert not RoundBook(ends[1:]).is_struck(("etl", "j"), 1)

@@ -26,10 +26,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from glidemq_orchestrate.testing.chaos.book import Job, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
-
-Job = tuple[str, str]
-"""The queue and the id of a job."""
 
 RETURNED = "later"
 """The error of a report that ends no attempt."""
@@ -54,13 +52,13 @@ class Unfenced:
             if _was_taken(entry) or replies.get(entry["run"], {"late": True})["late"]:
                 self._note(entry)
                 if entry["error"] != RETURNED:
-                    self._ends[_job(entry)].add("failed" if entry["error"] else "completed")
+                    self._ends[job_of(entry)].add("failed" if entry["error"] else "completed")
         for entry in begins:
             if _was_taken(entry):
                 self._note(entry)
 
     def _note(self, entry: LedgerEntry) -> None:
-        self._since[_job(entry)] = min(entry["at"], self._since.get(_job(entry), entry["at"]))
+        self._since[job_of(entry)] = min(entry["at"], self._since.get(job_of(entry), entry["at"]))
 
     def __contains__(self, job: Job) -> bool:
         """Whether a job is unfenced."""
@@ -78,7 +76,3 @@ class Unfenced:
 def _was_taken(entry: LedgerEntry) -> bool:
     """Whether a Node worker had begun a job that was not waiting."""
     return bool(entry.get("was", "waiting") != "waiting")
-
-
-def _job(entry: LedgerEntry) -> Job:
-    return entry["queue"], entry["job"]

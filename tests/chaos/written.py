@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED
-from tests.chaos.book import Book
+from tests.chaos.book import RoundBook, place_of
 from tests.chaos.plan import FlowPlan
 
 
@@ -28,7 +28,7 @@ class Written:
         book: The ledger.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: RoundBook) -> None:
         self._book = book
         self._said: dict[str, list[Said]] = defaultdict(list)
         self._refused: dict[str, list[str]] = defaultdict(list)
@@ -53,7 +53,7 @@ class Written:
         """The messages of the accepted attempt are there, all of them, in order."""
         accepted = queue.accepted_attempts([one.node.job_id for one in said])
         for node, run, count in said:
-            if (node.queue, node.job_id) in self._book.unfenced or self._book.emptied:
+            if place_of(node) in self._book.unfenced or self._book.emptied:
                 continue
             whose, texts = accepted.get(node.job_id), []
             if whose and run.startswith(whose.attempt.partition(" ")[0]):

@@ -23,7 +23,7 @@ from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.foundation.functions import check_named
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, notes, steps
+from glidemq_orchestrate.testing.chaos.checker import CampaignBook, calm_of, findings, notes, steps
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.testing.chaos.report import ChaosReport
 from glidemq_orchestrate.testing.chaos.stage import Stage
@@ -125,10 +125,10 @@ def run_chaos(  # noqa: PLR0913  options
         setup = Setup(stage.url, served, apps, allowed, tuple(effects), concurrency, lease_seconds, salt)
         campaign = Campaign(spec, stage, check, limit, progress, stopped)
         calm = campaign.play_calm(setup, f"chaos-{seed}-calm-{own}", may_fail=may_fail)
-        strikes = plan(seed, calm_of(Book(stage.entries), calm["flow"]), runs, acts)
+        strikes = plan(seed, calm_of(CampaignBook(stage.entries), calm["flow"]), runs, acts)
         ids = {n: f"chaos-{seed}-{n}-{own}" for n in range(1, runs + 1) if not only or n in only}
         campaign.play(replace(setup, strikes={ids[n]: strikes[n - 1] for n in ids}), ids, at_once)
-        book = Book(stage.entries)
+        book = CampaignBook(stage.entries)
         found = findings(book, calm, may_differ)
         acted = Counter(str(strike["act"]) for strike in book.strikes)
         took = round(time.monotonic() - begun, 1)
@@ -171,9 +171,9 @@ class Campaign:
         if not calm["ended"]:
             raise ConfigurationError(
                 f"the flow did not end within {self._timeout:g} s without any strike; it is {calm['state']}"
-                f"{_at_work(Book(self._stage.entries), flow_id)}{_suspended(calm['suspended'])}"
+                f"{_at_work(CampaignBook(self._stage.entries), flow_id)}{_suspended(calm['suspended'])}"
             )
-        if not may_fail and (failed := _failed(Book(self._stage.entries), calm)):
+        if not may_fail and (failed := _failed(CampaignBook(self._stage.entries), calm)):
             raise ConfigurationError(
                 f"without any strike, {failed}. Fix: correct that, or allow it (may_fail, --may-fail)"
             )
@@ -285,12 +285,12 @@ def _entry(number: int, flow_id: str, state: str, seconds: float) -> LedgerEntry
     }  # fmt: skip
 
 
-def _at_work(book: Book, flow_id: str) -> str:
+def _at_work(book: CampaignBook, flow_id: str) -> str:
     """The nodes that have started and not ended, as text."""
     lines = [
         f"; node {node} has started {len(runs)} times and not ended"
         + (": its lease expired. Fix: do not block the loop, or use a longer lease" if len(runs) > 1 else "")
-        for node, runs in book.runs[flow_id].items()
+        for node, runs in book.handled[flow_id].items()
         if runs[-1].end is None
     ]
     return "".join(lines[:3])
@@ -301,12 +301,12 @@ def _suspended(nodes: Sequence[str]) -> str:
     return f"; suspended: {named}, and no signal is sent here" if nodes else ""
 
 
-def _failed(book: Book, calm: LedgerEntry) -> str:
+def _failed(book: CampaignBook, calm: LedgerEntry) -> str:
     """The first node that failed on its own, as text; empty without one."""
     ends = calm["nodes"]
     for name, (state, after) in ends.items():
         if state == "failed" and not any(ends[other][0] == "failed" for other in after):
-            runs = book.runs[calm["flow"]].get(name)
+            runs = book.handled[calm["flow"]].get(name)
             error = runs[-1].end["error"] if runs and runs[-1].end else "no worker can run it"
             return f"node {name} failed: {error}"
     return ""

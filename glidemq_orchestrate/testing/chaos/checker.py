@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from glidemq_orchestrate.testing.chaos import promises
+from glidemq_orchestrate.testing.chaos.book import Book, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.testing.chaos.report import Finding, FindingKind, StepReport
 from glidemq_orchestrate.testing.chaos.strikes import Calm
@@ -26,35 +28,36 @@ class HandlerRun:
         return None if self.end is None or self.end["error"] else self.end["leaves"]
 
 
-class Book:
-    """The ledger by flow and node.
+class CampaignBook(Book):
+    """The ledger of a campaign, also by flow and node.
 
     Attributes:
+        handled: The runs of handlers by flow and node.
         played: The flows that have ended, by number.
         ended_workers: The exit code of each worker that ended by itself, and the runs under way in it.
     """
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
-        self.runs: dict[str, dict[str, list[HandlerRun]]] = defaultdict(lambda: defaultdict(list))
+        self.handled: dict[str, dict[str, list[HandlerRun]]] = defaultdict(lambda: defaultdict(list))
         self.strikes: list[LedgerEntry] = []
         self.calls: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.unknown: Counter[str] = Counter()
-        self.accepted: Counter[tuple[str, str]] = Counter()
         self.played: list[LedgerEntry] = []
         self.ended_workers: list[tuple[int, list[HandlerRun]]] = []
-        self._by_token: dict[str, HandlerRun] = {}
+        self._by_run: dict[str, HandlerRun] = {}
         self._newest: dict[tuple[int, str], HandlerRun] = {}
-        for entry in sorted(entries, key=lambda entry: int(entry["at"])):
-            self._add(entry)
+        super().__init__(sorted(entries, key=lambda entry: int(entry["at"])))
 
-    def _add(self, entry: LedgerEntry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
+        """Add an entry that was written after all others."""
+        super().add(entry)
         kind = entry["kind"]
         if kind == "begin" and entry["flow"]:
             run = HandlerRun(entry)
-            self.runs[entry["flow"]][entry["node"]].append(run)
-            self._by_token[entry["run"]] = self._newest[entry["pid"], entry["job"]] = run
-        elif kind == "end" and entry["run"] in self._by_token:
-            self._by_token[entry["run"]].end = entry
+            self.handled[entry["flow"]][entry["node"]].append(run)
+            self._by_run[entry["run"]] = self._newest[entry["pid"], entry["job"]] = run
+        elif kind == "end" and entry["run"] in self._by_run:
+            self._by_run[entry["run"]].end = entry
         elif kind == "effect" and (entry["owner"], entry["job"]) in self._newest:
             self._newest[entry["owner"], entry["job"]].effects.append(entry)
         elif kind == "call":
@@ -63,8 +66,6 @@ class Book:
             self.unknown[entry["name"]] += 1
         elif kind == "strike":
             self.strikes.append(entry)
-        elif kind == "completed" and entry["flow"]:
-            self.accepted[entry["flow"], entry["node"]] += 1
         elif kind == "played":
             self.played.append(entry)
         elif kind == "ended worker":
@@ -77,7 +78,7 @@ class Book:
         Of several runs, the suspect is of the step whose runs were most often under way when a worker ended.
         """
         amid = Counter(_step(run) for _, runs in self.ended_workers for run in runs)
-        all_runs = Counter(_step(run) for run in self._by_token.values())
+        all_runs = Counter(_step(run) for run in self._by_run.values())
 
         def share(run: HandlerRun) -> float:
             return amid[_step(run)] / all_runs[_step(run)]
@@ -89,7 +90,7 @@ def _step(run: HandlerRun) -> str:
     return str(run.begin["name"])
 
 
-def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
+def calm_of(book: CampaignBook, flow_id: str) -> dict[str, Calm]:
     """The behaviour of each node in the run without strikes, by its last attempt."""
     return {
         node: Calm(
@@ -97,11 +98,11 @@ def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
             len(runs[-1].effects),
             book.calls[flow_id, node].total(),
         )
-        for node, runs in book.runs[flow_id].items()
+        for node, runs in book.handled[flow_id].items()
     }
 
 
-def findings(book: Book, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> list[Finding]:
+def findings(book: CampaignBook, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> list[Finding]:
     """The problems: the first of each kind, step and detail, with the number of runs that had it.
 
     ``may_differ``: paths in results that may differ between attempts.
@@ -128,14 +129,14 @@ def findings(book: Book, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> l
     ]
 
 
-def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
+def steps(book: CampaignBook, found: Sequence[Finding]) -> list[StepReport]:
     """The strikes and problems of each step."""
     numbers = {played["flow"] for played in book.played}
     nodes: dict[str, set[str]] = defaultdict(set)
     runs, repeats, effects = Counter[str](), Counter[str](), Counter[str]()
     step_of: dict[str, str] = {}
-    for flow in sorted(book.runs, key=lambda flow: flow in numbers):
-        for node, of_node in book.runs[flow].items():
+    for flow in sorted(book.handled, key=lambda flow: flow in numbers):
+        for node, of_node in book.handled[flow].items():
             step = step_of[node] = _step(of_node[0])
             nodes[step].add(node)
             if flow in numbers:
@@ -155,19 +156,19 @@ def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
 
 
 def _of_run(
-    book: Book,
+    book: CampaignBook,
     played: LedgerEntry,
     calm: LedgerEntry,
     suspects: Sequence[tuple[int, HandlerRun | None]],
     may_differ: Sequence[str],
 ) -> Iterator[Finding]:
     flow, number = played["flow"], played["number"]
-    for node, runs in book.runs[flow].items():
+    for node, runs in book.handled[flow].items():
         step = _step(runs[0])
-        undisturbed = book.runs.get(calm["flow"], {}).get(node, [])
+        undisturbed = book.handled.get(calm["flow"], {}).get(node, [])
         seen = (
             *_effects(runs), *_keys(runs, undisturbed), *_results(runs, may_differ),
-            *_promises(book, flow, node, runs),
+            *_promises(book, runs),
         )  # fmt: skip
         for kind, detail in seen:
             yield Finding(kind, step, node, detail, number)
@@ -234,27 +235,28 @@ def _compared(returned: Mapping[str, str], may_differ: Sequence[str]) -> Mapping
     }
 
 
-def _promises(
-    book: Book, flow: str, node: str, runs: Sequence[HandlerRun]
-) -> Iterator[tuple[FindingKind, str]]:
-    if book.accepted[flow, node] > 1:
-        yield FindingKind.PROMISE_BROKEN, "two results of the node were accepted"
-    tokens = Counter(run.begin["run"] for run in runs)
-    if max(tokens.values()) > 1:
-        yield FindingKind.PROMISE_BROKEN, "one attempt of the node ran twice"
+def _promises(book: CampaignBook, runs: Sequence[HandlerRun]) -> Iterator[tuple[FindingKind, str]]:
+    for job in {job_of(run.begin) for run in runs}:
+        accepted = book.accepted[job]
+        if any(promises.attempted_once(book, [job])):
+            yield FindingKind.PROMISE_BROKEN, "one attempt of the node ran twice"
+        if any(promises.accepted_once(accepted)):
+            yield FindingKind.PROMISE_BROKEN, "two ends of the node were accepted"
+        if any(any(promises.accepted_from_last(book, end["run"])) for end in accepted):
+            yield FindingKind.PROMISE_BROKEN, "an end was accepted from an attempt that another had replaced"
 
 
-def _missing(book: Book, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
+def _missing(book: CampaignBook, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
     """Functions that a node calls without strikes, but in no attempt of this run, although it completed."""
     for name, (state, _) in played["nodes"].items():
         wanted = book.calls.get((calm["flow"], name), Counter())
         if state == "completed" == calm["nodes"].get(name, ("",))[0]:
             for function in wanted.keys() - book.calls.get((played["flow"], name), Counter()).keys():
-                step = _step(book.runs[played["flow"]][name][0])
+                step = _step(book.handled[played["flow"]][name][0])
                 yield Finding(FindingKind.EFFECT_MISSING, step, name, function, played["number"])
 
 
-def _ends(book: Book, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
+def _ends(book: CampaignBook, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
     """Nodes that ended differently than without strikes, although their dependencies ended alike."""
     if not played["ended"]:
         strikes = sum(strike["flow"] == played["flow"] for strike in book.strikes)
@@ -269,8 +271,8 @@ def _ends(book: Book, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Findin
     }
     for name, (state, after) in differing.items():
         if not differing.keys() & set(after):
-            runs = book.runs[played["flow"]].get(name, [])
-            known = runs or book.runs[calm["flow"]].get(name, [])
+            runs = book.handled[played["flow"]].get(name, [])
+            known = runs or book.handled[calm["flow"]].get(name, [])
             step = _step(known[0]) if known else ""
             error = runs[-1].end["error"] if runs and runs[-1].end else ""
             detail = f"{state}{f' with {error}' if error else ''}, {calm['nodes'][name][0]} without strikes"
@@ -281,7 +283,7 @@ def _mark(name: str, key: str) -> str:
     return f"{name} {key}".rstrip()
 
 
-def notes(book: Book, calm: LedgerEntry, functions: Sequence[str], planned: int) -> list[str]:
+def notes(book: CampaignBook, calm: LedgerEntry, functions: Sequence[str], planned: int) -> list[str]:
     """Notes about abandoned runs, marks that do not count, functions never called, and unmarked effects."""
     made = []
     if (played := len(book.played)) < planned:
@@ -297,12 +299,12 @@ def notes(book: Book, calm: LedgerEntry, functions: Sequence[str], planned: int)
         for function in functions
         if function.partition(":")[2] not in called | book.unknown.keys()
     ]
-    for node, runs in book.runs[calm["flow"]].items():
+    for node, runs in book.handled[calm["flow"]].items():
         for name in marks(runs).keys() - book.calls.get((calm["flow"], node), Counter()).keys():
             completed = [
                 run["flow"] for run in book.played if run["nodes"].get(node, ("",))[0] == "completed"
             ]
-            without = sum(name not in marks(book.runs[flow][node]) for flow in completed)
+            without = sum(name not in marks(book.handled[flow][node]) for flow in completed)
             if without:
                 made.append(
                     f"{node} completed without a mark of {name} in {without} of {len(completed)} runs: its "

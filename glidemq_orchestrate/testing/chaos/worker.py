@@ -17,15 +17,14 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.foundation.functions import is_named
-from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.testing.chaos.effects import InProcess, Marker, install, leaves, running
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
+from glidemq_orchestrate.testing.chaos.recorder import Recorder
 from glidemq_orchestrate.testing.chaos.strikes import VARIABLE, Moment, Setup, Striker, ledger_of, struck_of
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware, Proceed
+from glidemq_orchestrate.worker.handlers.middleware import Execution, Proceed
 from glidemq_orchestrate.worker.handlers.named_call import is_allowed
-from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.services.worker import Worker, load_handlers, package_of
 
 NOT_STARTED: Final = 75
@@ -52,7 +51,7 @@ def serve(setup: Setup, marker: Marker) -> None:
         lease=timedelta(seconds=setup.lease_seconds), max_stalled=MANY, prefetch=0,
         shutdown_timeout=timedelta(seconds=1),
         allow_import=setup.allow_import or [package_of(app) for app in setup.apps],
-        middleware=[Recorder(marker, handlers)],
+        middleware=[StrikingRecorder(marker, handlers)],
     )  # fmt: skip
     try:
         worker.run()
@@ -85,11 +84,12 @@ def main(folder: Path) -> None:
         sys.exit(f"{type(exc).__name__}: {exc}")  # other exceptions end it with a traceback in the log
 
 
-class Recorder(Middleware):
-    """Records runs and triggers strikes."""
+class StrikingRecorder(Recorder):
+    """Records attempts and triggers strikes."""
 
     def __init__(self, marker: Marker, handlers: Handlers) -> None:
-        self._ledger, self._striker, self._salt = marker.ledger, marker.striker, marker.salt
+        super().__init__(marker.ledger)
+        self._striker, self._salt = marker.striker, marker.salt
         self._batches = {name for name, one in handlers.registered.items() if one.batch_size}
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
@@ -97,10 +97,7 @@ class Recorder(Middleware):
         jobs = list(zip(execution.attempts, execution.contexts, strict=True))
         is_batch = jobs[0][1].name in self._batches
         for attempt, context in jobs:
-            self._ledger.write(
-                "begin", run=_run(attempt), flow=context.flow_id, node=context.node, queue=context.queue,
-                job=context.job_id, name=_step(context), attempt=context.attempt,
-            )  # fmt: skip
+            self.begin(attempt, context, name=_step(context))
             await asyncio.sleep(self._striker.strike(context, Moment.START))
         timers = [self._midway(context) for _, context in jobs]
         try:
@@ -110,23 +107,18 @@ class Recorder(Middleware):
                 value = await proceed()
         except BaseException as exc:
             for attempt, _ in jobs:
-                self._ledger.write("end", run=_run(attempt), error=type(exc).__name__)
+                self.end(attempt, type(exc).__name__)
             raise
         finally:
             for timer in timers:
                 timer.cancel()
         values = value if is_batch and isinstance(value, list) else [value] * len(jobs)
         for (attempt, context), own in zip(jobs, values, strict=False):
-            self._ledger.write("end", run=_run(attempt), error="", leaves=leaves(own, self._salt))
+            self.end(attempt, leaves=leaves(own, self._salt))
             if strike := self._striker.of(context, Moment.MIDWAY):  # the handler was faster
                 await asyncio.sleep(self._striker.act(context, strike, self._striker.owner))
             await asyncio.sleep(self._striker.strike(context, Moment.RETURNED))
         return value
-
-    def on_event(self, event: JobEvent) -> None:
-        """Record the server's verdict."""
-        if event.kind != "active":
-            self._ledger.write(event.kind, flow=event.flow_id, node=event.node, job=event.job_id)
 
     def _midway(self, context: Context) -> asyncio.TimerHandle:
         strike = self._striker.of(context, Moment.MIDWAY)
@@ -142,10 +134,6 @@ def _step(context: Context) -> str:
     if not isinstance(function, str) or not is_named(function):
         return context.name
     return function if is_allowed(function.partition(":")[0], context.allow_import) else context.name
-
-
-def _run(attempt: Attempt) -> str:
-    return f"{attempt.token}:{attempt.job_id}"
 
 
 if _folder := os.environ.get(VARIABLE):

@@ -31,7 +31,7 @@ from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import Call, ask, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from tests.profile import IS_LONG
-from tests.rule_oracle import counts_as, verdicts
+from tests.rule_oracle import decisions, may_begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,6 @@ LOCK_MS, MAX_LOST, FLOW = 1_000, 2, "f"
 ENDED = ("completed", "failed", "skipped")
 OVER = ("completed", "failed", "cancelled")
 RULES = ["all_success"] * 12 + list(Rule)
-EARLY = {"one_success", "one_failed", "one_done", "always"}
 POLICIES = [None] * 6 + list(OnFailure)
 
 
@@ -310,22 +309,16 @@ class AnyOrder(RuleBasedStateMachine):
     def every_rule_is_obeyed(self, states: dict[str, str], jobs: dict[str, dict[str, str]]) -> None:
         """Whether a node runs, fails or is skipped is as its rule says."""
         for name, node in self.spec.items():
-            ends = [
-                counts_as(states[str(one)], one.on_failure or self.spec[str(one)].on_failure)
-                for one in node.after
-                if isinstance(one, Dependency) and states[str(one)] in ENDED
-            ]
+            ends = {str(one): states[one] for one in node.after if states[one] in ENDED}
             reason = jobs[name].get("gmo:skipped") or jobs[name].get("failedReason", "")
-            if not node.after:
-                seen = "run"
-            elif states[name] == "waiting-children":
+            if node.after and states[name] == "waiting-children":
                 continue
-            else:
-                seen = states[name] if reason.startswith("upstream") else "run"
-            if len(ends) == len(node.after) and ends:
-                assert seen in verdicts(node.rule, ends), (name, node.rule, ends, states)
-            elif seen == "run" and node.after:
-                assert node.rule in EARLY, (name, node.rule, ends, states)
+            seen = states[name] if reason.startswith("upstream") else "run"
+            if seen == "run":
+                assert may_begin(node, ends, self.spec), (name, node.rule, ends, states)
+            elif len(ends) == len(node.after):
+                allowed = decisions(node, {one: {end} for one, end in ends.items()}, self.spec)
+                assert seen in allowed, (name, node.rule, ends, states)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

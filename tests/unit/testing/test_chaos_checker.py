@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from glidemq_orchestrate.testing.chaos import ChaosReport, FindingKind
-from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, notes, steps
+from glidemq_orchestrate.testing.chaos.checker import CampaignBook, calm_of, findings, notes, steps
 from glidemq_orchestrate.testing.chaos.effects import digest, leaves
 
 CALM: Final[dict[str, Any]] = {"flow": "calm", "nodes": {"a": ("completed", ())}}
@@ -31,9 +31,9 @@ class Story:
         self.entries.append({"kind": kind, "at": next(self._clock) * 1_000_000, "pid": 1, **fields})
 
     def begin(self, flow: str = "f", pid: int = 1, **fields: Any) -> str:
-        run = f"r{next(self._runs)}"
+        run = f"r{(number := next(self._runs))}"
         about = {"flow": flow, "node": "a", "queue": "q", "job": f"{flow}-a", "name": "step", "attempt": 1}
-        self.add("begin", **{**about, **fields, "run": run, "pid": pid})
+        self.add("begin", **{"epoch": number, **about, **fields, "run": run, "pid": pid})
         return run
 
     def effect(self, name: str = "charge", key: str = "7", flow: str = "f", pid: int = 1) -> None:
@@ -44,6 +44,9 @@ class Story:
     def end(self, run: str, value: Any = 1, error: str = "") -> None:
         self.add("end", run=run, error=error, **({} if error else {"leaves": leaves(value, "salt")}))
 
+    def accept(self, run: str, kind: str = "completed") -> None:
+        self.add(kind, run=run, flow="f", node="a", queue="q", job="f-a")
+
     def play(self, state: str = "completed", **fields: Any) -> None:
         about = {"flow": "f", "number": 3, "ended": True, "state": state, "seconds": 9.0}
         about["nodes"] = {"a": (state, ())}
@@ -51,7 +54,7 @@ class Story:
 
     def played(self, state: str = "completed", **fields: Any) -> list[tuple[str, str, str]]:
         self.play(state, **fields)
-        book = Book(self.entries)
+        book = CampaignBook(self.entries)
         found = findings(book, CALM)
         assert all(finding.run == 3 and finding.count == 1 for finding in found)
         return [(finding.kind, finding.step, finding.detail) for finding in found]
@@ -64,7 +67,7 @@ def test_an_interrupted_attempt_that_had_no_effect_is_harmless() -> None:
     story.effect(pid=2)
     story.end(run)
     assert story.played() == []
-    [step] = steps(Book(story.entries), [])
+    [step] = steps(CampaignBook(story.entries), [])
     assert (step.step, step.runs, step.repeats, step.effects, step.verdict) == ("step", 2, 1, 1, "safe")
 
 
@@ -83,7 +86,7 @@ def test_a_worker_that_ended_names_the_step_that_such_workers_were_running() -> 
     story.add("ended worker", worker=2, code=-11)
     story.play(flow="f", number=3)
     story.play(flow="g", number=4)
-    found = findings(Book(story.entries), CALM)
+    found = findings(CampaignBook(story.entries), CALM)
     assert [(one.step, one.detail, one.run, one.count) for one in found] == [
         ("crash", "with exit code -11", 3, 2),
         ("", "with exit code 9 while it ran no handler", 0, 1),
@@ -163,7 +166,7 @@ def test_a_node_that_only_follows_from_another_is_not_accused() -> None:
     nodes = {"a": ("failed", ()), "b": ("failed", ("a",)), "c": ("completed", ("b",))}
     calm = {"flow": "calm", "nodes": {"a": ("completed", ()), "b": ("completed", ()), "c": ("skipped", ())}}
     story.add("played", flow="f", number=3, ended=True, state="failed", nodes=nodes, check="", seconds=1.0)
-    assert [(one.kind, one.node) for one in findings(Book(story.entries), calm)] == [
+    assert [(one.kind, one.node) for one in findings(CampaignBook(story.entries), calm)] == [
         (FindingKind.ENDS_DIFFERENTLY, "a")
     ]
 
@@ -196,7 +199,7 @@ def test_notes_name_what_does_not_count_and_what_is_missing() -> None:
     story.begin()
     story.add("unknown", name="lost")
     story.played()
-    about = notes(Book(story.entries), CALM, ["bank:pay", "bank:lost"], 1)
+    about = notes(CampaignBook(story.entries), CALM, ["bank:pay", "bank:lost"], 1)
     assert [note.partition(" ")[0] for note in about] == ["1", "bank:pay", "a"]
     assert "1 of 1 runs" in about[2]
 
@@ -204,7 +207,7 @@ def test_notes_name_what_does_not_count_and_what_is_missing() -> None:
 def test_runs_that_were_given_up_are_noted() -> None:
     story = Story()
     story.played()
-    [about] = notes(Book(story.entries), CALM, [], 7)
+    [about] = notes(CampaignBook(story.entries), CALM, [], 7)
     assert about.startswith("stopped after 1 of 7 runs")
 
 
@@ -213,7 +216,7 @@ def test_parts_that_may_differ_are_not_compared_and_the_others_are() -> None:
     story.end(story.begin(), {"path": "/a", "paths": ["/a"], "pathology": 1, "rows": 5})
     story.end(story.begin(), {"path": "/b", "paths": ["/b", "/c"], "pathology": 2, "rows": 5})
     story.play()
-    book = Book(story.entries)
+    book = CampaignBook(story.entries)
 
     def differing(*may_differ: str) -> list[str]:
         found = findings(book, CALM, may_differ)
@@ -240,14 +243,30 @@ def test_a_function_that_no_attempt_called_is_missing() -> None:
     assert story.played() == [(FindingKind.EFFECT_MISSING, "step", "send")]
 
 
-def test_two_results_or_an_attempt_that_ran_twice_break_a_promise() -> None:
+@pytest.mark.parametrize("kinds", [("completed", "completed"), ("failed", "completed")])
+def test_a_second_end_that_is_accepted_breaks_a_promise(kinds: tuple[str, str]) -> None:
     story = Story()
-    story.end(story.begin())
-    for _ in range(2):
-        story.add("completed", flow="f", node="a", job="f-a")
+    story.end(run := story.begin())
+    for kind in kinds:
+        story.accept(run, kind)
+    assert story.played() == [(FindingKind.PROMISE_BROKEN, "step", "two ends of the node were accepted")]
+
+
+def test_an_attempt_that_ran_twice_breaks_a_promise() -> None:
+    story = Story()
+    story.accept(story.begin())
     story.entries.append({**story.entries[0], "at": 10**9})
-    kinds = [kind for kind, _, _ in story.played()]
-    assert kinds == [FindingKind.PROMISE_BROKEN] * 2
+    assert story.played() == [(FindingKind.PROMISE_BROKEN, "step", "one attempt of the node ran twice")]
+
+
+def test_an_end_of_an_attempt_that_another_has_replaced_breaks_a_promise(subtests: pytest.Subtests) -> None:
+    broken = "an end was accepted from an attempt that another had replaced"
+    for accepted, found in ((0, [(FindingKind.PROMISE_BROKEN, "step", broken)]), (1, [])):
+        with subtests.test(accepted=accepted):
+            story = Story()
+            runs = story.begin(), story.begin(pid=2)
+            story.accept(runs[accepted])
+            assert story.played() == found
 
 
 def test_a_flow_that_does_not_end_and_a_check_that_fails_are_findings() -> None:
@@ -266,7 +285,7 @@ def test_the_calm_run_tells_the_time_and_the_effects_of_a_node() -> None:
     story.effect(flow="calm")
     story.effect(flow="calm", key="8")
     story.end(run)
-    calm = calm_of(Book(story.entries), "calm")["a"]
+    calm = calm_of(CampaignBook(story.entries), "calm")["a"]
     assert (calm.seconds, calm.effects, calm.calls) == (0.004, 2, 1)
 
 
@@ -276,7 +295,7 @@ def test_a_report_with_findings_fails_a_test_and_says_what_to_do() -> None:
         story.begin()
         story.effect()
     story.played()
-    book = Book(story.entries)
+    book = CampaignBook(story.entries)
     found = findings(book, CALM)
     report = _report(found)
     assert not report.is_safe
