@@ -1,20 +1,24 @@
 """What the server has accepted, begun and taken back, as its replies show it: lost replies too.
 
 The ledger stands beside the server, not beside a client, so it knows what happened whatever became of those
-who asked. It raises no error: it collects what breaks a promise.
+who asked. Attempts and accepted ends are entries of a book, as in rounds of chaos, and held against the same
+promises as soon as they happen. It raises no error: it collects what breaks a promise.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate.testing.chaos import promises
+from glidemq_orchestrate.testing.chaos.book import Book, Job
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.wire.call import Call
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, node_job_id
-from tests.properties.simulation.oracle import may_begin
+from tests.rule_oracle import may_begin
 
 FLOW: Final = "f"
 PREFIX: Final = "glide"
@@ -24,24 +28,6 @@ _MEETS_DEADLINES: Final = ("gmo_expire_due", "gmo_finish_and_fetch")
 ENDS: Final = {"done": "completed", "fail": "failed", "skip": "skipped"}
 _ENDED: Final = ("completed", "failed")
 VANISHED: Final = "its owner user is gone: "
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The end of a node that the server took from a worker: how, its text, and in which round."""
-
-    end: str
-    text: str
-    round: int
-
-
-@dataclass(slots=True)
-class Running:
-    """The attempt that began last: its proof, when it was last heard of, and in which round it began."""
-
-    proof: tuple[str, str]
-    heard: int
-    round: int
 
 
 @dataclass(slots=True)
@@ -54,14 +40,15 @@ class Ledger:
         nodes: The nodes of the flow by name, with those that others add.
         lock_ms: How long a lease lasts without a heartbeat.
         problems: The promises that were broken.
-        round: How often the flow has been run again; ``restarts``: which of these ran all of it.
+        book: The attempts, and the accepted ends of nodes, each with its round.
+        open: The run of each job of which the server has accepted nothing yet: the one that began last.
+        alive: When an attempt was last heard of, in ms, by run.
+        round: How often the flow has been run again.
         started: When each round began, in ms.
         first: When the first attempt of a node began, in ms, by round and node.
         was_cancelled: Somebody has cancelled it, or a failure has.
-        begun: How many attempts began.
         latest: The latest time by which jobs were taken back from silent workers.
         postponed: The jobs whose handlers have asked to run later.
-        expected: By node and token, the dependencies that had completed when the attempt began.
         stored: The id under which the current generation is stored.
         retried: How often the events say that it runs again without a new generation.
         changes: What users have done with nodes, by request; each begins a round.
@@ -76,17 +63,15 @@ class Ledger:
     nodes: dict[str, FlowNode]
     lock_ms: int
     problems: list[str] = field(default_factory=list)
-    accepted: dict[str, Accepted] = field(default_factory=dict)
-    running: dict[str, Running] = field(default_factory=dict)
+    book: Book = field(default_factory=Book)
+    open: dict[Job, str] = field(default_factory=dict)
+    alive: dict[str, int] = field(default_factory=dict)
     round: int = 0
-    restarts: list[int] = field(default_factory=list)
     started: dict[int, int] = field(default_factory=dict)
     first: dict[tuple[int, str], int] = field(default_factory=dict)
     was_cancelled: bool = False
-    begun: int = 0
     latest: int = 0
     postponed: set[tuple[str, str]] = field(default_factory=set)
-    expected: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     stored: str = FLOW
     retried: int = 0
     changes: dict[str, str] = field(default_factory=dict)
@@ -149,7 +134,7 @@ class Ledger:
             self._changed(words, reply)
         elif name == "gmo_begin_generation" and isinstance(reply, str) and words[8] != self.stored:
             self.stored = str(words[8])
-            self._begin_round(int(words[6]), is_restart=True)
+            self._begin_round(int(words[6]))
         elif name == "gmo_start_flow" and reply not in ("staging", "cancelled"):
             self.started.setdefault(0, int(words[4]))
         elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
@@ -161,7 +146,7 @@ class Ledger:
         if kind == "begin" and number == "0" and not value.startswith("drop"):
             began = int(value.split(maxsplit=1)[0])
             self.staged[key] = began
-            if is_current and not self.restarts:
+            if is_current and not self.round:
                 self.started[0] = began
         elif kind == "cancel" and is_current:
             self.was_cancelled = True
@@ -170,7 +155,7 @@ class Ledger:
         elif kind == "begin" and number not in ("", "0") and is_current:
             began, mark = map(int, value.split())
             if mark >= 0:  # else it is removed, and does not begin
-                self._begin_round(began, is_restart=False)
+                self._begin_round(began)
                 self._change(int(number))
 
     def _note(self, note: Mapping[str, Any], number: int) -> None:
@@ -191,12 +176,12 @@ class Ledger:
         """A generation of a portable flow is current."""
         if stored != self.stored:
             self.stored = stored
-            self._begin_round(self.staged[self.home.flow(stored)], is_restart=True)
+            self._begin_round(self.staged[self.home.flow(stored)])
 
     def _run_again(self, now: int) -> None:
         """A staged flow may run again: its events show whether it does."""
         if self._is_retried_again():
-            self._begin_round(now, is_restart=False)
+            self._begin_round(now)
 
     def _is_retried_again(self) -> bool:
         found = [fields["event"] for _, fields in self.client.xrange(self.home.key("events"))]
@@ -210,7 +195,7 @@ class Ledger:
             return
         self.changes[request] = what
         self._is_retried_again()  # it had ended
-        self._begin_round(int(words[4]), is_restart=False)
+        self._begin_round(int(words[4]))
         self._changed_now(what, changed, str(words[10]))
         for name in set(names) - set(changed) if what == "skipped" else ():
             self._stays_skipped(name, changed, str(words[10]))
@@ -218,9 +203,9 @@ class Ledger:
     def _stays_skipped(self, name: str, changed: Sequence[str], text: str) -> None:
         """A node that had been skipped before is given that end again if it follows one that changes."""
         if any(name in self._followers(one) for one in changed):
-            self.accepted[name] = Accepted("skipped", text, self.round)
-        elif name in self.accepted:
-            self.accepted[name] = replace(self.accepted[name], round=self.round)
+            self._accept(name, "skipped", name, text)
+        elif (before := self.accepted(name)) is not None:
+            self._accept(name, before["kind"], before["run"], before["text"])
 
     def _changed_now(self, what: str, names: Sequence[str], text: str) -> None:
         followers = {follower for name in names for follower in self._followers(name)}
@@ -228,8 +213,8 @@ class Ledger:
             self.problems.append(f"{names} run again, and {ended}, which follow, have their ends")
         if what not in ("alone", "follow"):
             for name in names:
-                self.accepted[name] = Accepted(what, text, self.round)
-                self.running.pop(node_job_id(self.stored, name), None)
+                self._accept(name, what, name, text)
+                self.open.pop(self.job_of(name), None)
 
     def _followers(self, name: str) -> list[str]:
         """The nodes that depend on a node, directly or not; after comes before."""
@@ -239,87 +224,88 @@ class Ledger:
                 found.append(node.name)
         return found[1:]
 
-    def _begin_round(self, now: int, *, is_restart: bool) -> None:
+    def _begin_round(self, now: int) -> None:
         self.round += 1
         self.started[self.round] = now
-        if is_restart:
-            self.restarts.append(self.round)
 
     def _heard(self, words: Sequence[Any], reply: Sequence[int]) -> None:
         for at, kept in enumerate(reply):
-            job_id, *proof = words[5 + 3 * at : 8 + 3 * at]
-            running = self.running.get(job_id)
-            if kept >= 0 and running is not None and running.proof == tuple(proof):
-                running.heard = int(words[4])
+            job_id, token, _ = words[5 + 3 * at : 8 + 3 * at]
+            if kept >= 0:
+                self.alive[f"{token}:{job_id}"] = int(words[4])
 
     def _exchanged(self, words: Sequence[Any], reply: Any) -> None:
+        queue = str(words[3]).partition("{")[2].partition("}")[0]
         outcomes = [words[at : at + _WORDS] for at in range(_FIRST, len(words) - 1, _WORDS)]
         for outcome, verdict in zip(outcomes, reply[0], strict=True):
-            self._judged(outcome, str(verdict))
+            self._judged(queue, outcome, str(verdict))
         if words[9] != "again":
-            queue = str(words[3]).partition("{")[2].partition("}")[0]
-            for job_id, _, processed_on, *_, ahead in reply[2]:
-                self._began(queue, job_id, (f"{words[8]}{ahead}", processed_on), int(words[4]))
+            for job_id, *_, epoch, _, ahead in reply[2]:
+                self._began((queue, job_id), f"{words[8]}{ahead}:{job_id}", int(epoch), int(words[4]))
         self.problems += [f"a job could not start: {trouble}" for trouble in reply[7]]
 
-    def _judged(self, outcome: Sequence[Any], verdict: str) -> None:
-        kind, job_id, _, *proof = outcome[:5]
-        name = self.name_of(job_id)
+    def _judged(self, queue: str, outcome: Sequence[Any], verdict: str) -> None:
+        kind, job_id, _, token = outcome[:4]
+        name, run, job = self.name_of(job_id), f"{token}:{job_id}", (queue, job_id)
         if kind == "begun":
             return
         if verdict.startswith("error"):
             self.problems.append(f"{name}: {kind} was answered by {verdict}")
         if verdict not in ("ok", "retrying", "failed"):
             return
-        running = self.running.pop(job_id, None)
-        if running is None:
+        if self.open.pop(job, None) is None:
             self.problems.append(f"{name}: {kind} was accepted, but no attempt runs: it was ended before")
-        elif running.proof != tuple(proof):
-            self.problems.append(f"{name}: {kind} was accepted from an attempt that another has replaced")
+        self.problems += promises.accepted_from_last(self.book, run)
         if not self.is_current(job_id):
             return
         if kind == "back":
             self.first.pop((self.round, name), None)
-        if verdict == "retrying" or kind not in ENDS:
-            return
-        if (before := self.accepted.get(name)) is not None and before.round == self.round:
-            self.problems.append(f"{name}: {kind} was accepted after {before.end} in the same round")
-        self.accepted[name] = Accepted(ENDS[kind], str(outcome[5]), self.round)
+        if verdict != "retrying" and kind in ENDS:
+            self._accept(name, ENDS[kind], run, str(outcome[5]))
 
-    def _began(self, queue: str, job_id: str, proof: tuple[str, str], now: int) -> None:
-        name = self.name_of(job_id)
-        self.begun += 1
-        if not self.is_current(job_id):
-            self.running[job_id] = Running(proof, now, self.round)
-            return
-        self.first.setdefault((self.round, name), now)
-        before = self.running.get(job_id)
-        if before is not None and before.round == self.round and self.latest - before.heard < self.lock_ms:
-            ago = self.latest - before.heard
-            self.problems.append(
-                f"{name}: taken over {ago} ms after the last sign of life of the attempt before"
-            )
-        if (ended := self.accepted.get(name)) is not None:
-            again = self.changes or any(number > ended.round for number in self.restarts)
-            if not again and (ended.end != "failed" or ended.round == self.round):
-                self.problems.append(f"{name}: runs again in round {self.round} after {ended}")
-        self.running[job_id] = Running(proof, now, self.round)
-        if name in self.nodes:
-            self._check_order(self.nodes[name], proof[0])
+    def _accept(self, name: str, end: str, run: str, text: str) -> None:
+        """The end of a node is accepted: that of a run, or, by the name of the node, one given by hand."""
+        job = self.job_of(name)
+        self._write(end, job, run=run, text=text)
+        in_round = [one for one in self.book.accepted[job] if one["round"] == self.round]
+        self.problems += (f"{name}: {problem} in a round" for problem in promises.accepted_once(in_round))
 
-    def _check_order(self, node: FlowNode, token: str) -> None:
-        """No node begins before its rule allows it."""
-        ends: dict[str, str] = {}
-        for name in map(str, node.after):
-            if (end := self.end_of(name)) is not None:
-                ends[name] = end
-            old = self.accepted.get(name)
-            if end == "completed" and old is not None and any(number > old.round for number in self.restarts):
-                self.problems.append(f"{node.name} begins after {name}, which the restart has not run yet")
-        self.expected[node.name, token] = {name for name, end in ends.items() if end == "completed"}
-        policy_of = {name: str(one.on_failure) for name, one in self.nodes.items()}
-        if not self.is_loose and not may_begin(node, ends, policy_of):
+    def _began(self, job: Job, run: str, epoch: int, now: int) -> None:
+        name, completed = self.name_of(job[1]), set[str]()
+        if self.is_current(job[1]):
+            self.first.setdefault((self.round, name), now)
+            self._check_repeat(name, self.open.get(job))
+            completed = self._check_order(self.nodes[name])
+        self._write("begin", job, run=run, epoch=epoch, completed=completed)
+        self.open[job], self.alive[run] = run, now
+        self.problems += promises.attempted_once(self.book, [job])
+
+    def _write(self, kind: str, job: Job, **fields: Any) -> None:
+        about = {"queue": job[0], "job": job[1], "flow": FLOW, "node": self.name_of(job[1])}
+        self.book.add({"kind": kind, **about, "round": self.round, **fields})
+
+    def _check_repeat(self, name: str, before: str | None) -> None:
+        """No attempt is replaced before its lease ends; what has ended does not run again by itself."""
+        if before is not None and self.book.begins[before]["round"] == self.round:
+            ago = self.latest - self.alive[before]
+            if ago < self.lock_ms:
+                self.problems.append(f"{name}: taken over {ago} ms after the last sign of life of {before}")
+        ended = None if self.changes else self.accepted(name)
+        if ended is not None and (ended["kind"] != "failed" or ended["round"] == self.round):
+            self.problems.append(f"{name}: runs again in round {self.round} after {ended}")
+
+    def _check_order(self, node: FlowNode) -> set[str]:
+        """No node begins before its rule allows it; returns the dependencies that have completed."""
+        ends = {str(name): end for name in node.after if (end := self.end_of(name)) is not None}
+        completed = {name for name, end in ends.items() if end == "completed"}
+        self.problems += (
+            f"{node.name} begins after {name}, and nothing of {name} was accepted"
+            for name in completed
+            if self.accepted(name) is None
+        )
+        if not self.is_loose and not may_begin(node, ends, self.nodes):
             self.problems.append(f"{node.name} ({node.rule}) begins after {ends} of {list(node.after)}")
+        return completed
 
     @property
     def is_loose(self) -> bool:
@@ -328,40 +314,37 @@ class Ledger:
 
     def forget(self) -> None:
         """Nothing of the flow is left: what follows is another one."""
-        for table in (
-            self.changes,
-            self.notes,
-            self.accepted,
-            self.running,
-            self.started,
-            self.first,
-            self.restarts,
-            self.expected,
-        ):
+        for table in (self.changes, self.notes, self.open, self.alive, self.started, self.first, self.staged):
             table.clear()
-        self.staged.clear()
+        self.book = Book()
         self.round, self.retried, self.was_cancelled, self.stored = 0, 0, False, FLOW
         self.client.unlink(self.home.key("events"))
 
-    def check_inputs(self, name: str, token: str, inputs: Mapping[str, Any]) -> None:
-        """A handler gets the results of its completed dependencies, none missing and no others."""
-        strange = set(inputs) - set(map(str, self.nodes[name].after))
-        completed = self.expected.get((name, token))
-        if completed is None:  # of a generation that was superseded when it began
+    def check_inputs(self, run: str, inputs: Mapping[str, Any]) -> None:
+        """A handler gets the accepted results of its completed dependencies, none missing and no others."""
+        begin = self.book.begins[run]
+        job = begin["queue"], begin["job"]
+        is_latest = self.open.get(job) == run and begin["round"] == self.round
+        if not self.is_current(job[1]) or self.notes or not is_latest:  # it may have been taken from it
             return
-        running = self.running.get(node_job_id(self.stored, name))
-        is_latest = running is not None and (running.proof[0], running.round) == (token, self.round)
-        if self.notes or not is_latest:  # it may have been taken from it
-            return
-        missing = completed - set(inputs) if not self.restarts else set()
-        wrong = {one for one, value in inputs.items() if value != one}
-        if strange or missing or wrong:
-            self.problems.append(f"{name} gets the inputs {inputs}, but {sorted(completed)} had completed")
+        ends = {name: self.accepted(name) for name in map(str, self.nodes[begin["node"]].after)}
+        accepted = {name: {end["run"]} for name, end in ends.items() if end and end["kind"] == "completed"}
+        found = promises.given_accepted(self.book, begin, inputs, accepted, begin["completed"])
+        self.problems += (f"{begin['node']} {problem}" for problem in found)
+
+    def accepted(self, name: str) -> LedgerEntry | None:
+        """The end of a node that was accepted last, in this generation."""
+        ends = self.book.accepted.get(self.job_of(name))
+        return ends[-1] if ends else None
+
+    def job_of(self, name: str) -> Job:
+        """The job of a node in the current generation."""
+        return self.nodes[name].queue, node_job_id(self.stored, name)
 
     def end_of(self, name: str) -> str | None:
         """How a node has ended, as its job shows; None while it has not."""
-        job = QueueKeys(PREFIX, self.nodes[name].queue).job(node_job_id(self.stored, name))
-        state, skipped = self.client.hmget(job, "state", "gmo:skipped")
+        queue, job_id = self.job_of(name)
+        state, skipped = self.client.hmget(QueueKeys(PREFIX, queue).job(job_id), "state", "gmo:skipped")
         if skipped and state == "completed":
             return "skipped"
         return str(state) if state in _ENDED else None

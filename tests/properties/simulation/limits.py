@@ -10,8 +10,8 @@ from typing import Final
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
 from glidemq_orchestrate.foundation.durations import milliseconds
 from tests.properties.simulation.ledger import Ledger
-from tests.properties.simulation.oracle import EARLY
 from tests.properties.simulation.plan import Path, Plan
+from tests.rule_oracle import EARLY
 
 # Upkeep and supervision come every two seconds, and take turns. Of a portable flow they open gates, see
 # a node wait, and end it, in turns of their own.

@@ -31,6 +31,7 @@ from glidemq_orchestrate.flows.node_table import read_results
 from glidemq_orchestrate.flows.staged.growth import add_nodes
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.testing.chaos.recorder import run_of
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, refuse
@@ -266,7 +267,7 @@ class SimulatedWorker:
         elif error is None:
             error = self._raised(attempt, data, str(end))
         if error is None:
-            return outcome_of_value(attempt, attempt.node, 0.0)
+            return outcome_of_value(attempt, run_of(attempt), 0.0)
         return outcome_of_error(attempt, error, 0.0, now_ms=self.scheduler.now)
 
     def _raised(self, attempt: Attempt, data: dict[str, object], end: str) -> Exception | None:
@@ -282,7 +283,7 @@ class SimulatedWorker:
 
     def _check_inputs(self, attempt: Attempt) -> None:
         """The results of the completed dependencies, no others and none missing."""
-        self.ledger.check_inputs(str(attempt.node), attempt.token, read_results(attempt.inputs or {}))
+        self.ledger.check_inputs(run_of(attempt), read_results(attempt.inputs or {}))
 
     def _report(self, outcome: Outcome) -> None:
         queue = outcome.attempt.queue
