@@ -16,8 +16,11 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
+# Where it is set, each process compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster compiled test test-long unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -44,6 +47,9 @@ demo: setup  ## Run the flights pipeline through a real Airflow, with live progr
 
 demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
 	@$(BIN)/glidemq demo --orchestrator dagster
+
+compiled: setup  ## Compile all tests and what they import, once, not in each process of make test.
+	@$(PYTEST) --collect-only --quiet --no-summary >/dev/null
 
 test: java  ## Run all tests, in parallel: units, real Valkey, real Spark, real Airflow, real Dagster.
 	$(PYTEST) $(PARALLEL)

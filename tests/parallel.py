@@ -17,22 +17,24 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-# Airflow, Spark and Dagster fill two cores each by themselves: one at a time, the longest first.
-HEAVY: Final = (
+# What takes longest comes first. Whole systems run one at a time, and so does Spark: its session is shared.
+SYSTEMS: Final = (
     "tests/system/test_demo.py",
     "tests/system/test_airflow_flow.py",
     "tests/system/",
     "tests/providers/airflow/test_airflow_stack.py",
-    "tests/spark/",
 )
+FIRST: Final = ("tests/spark/", *SYSTEMS)
 SERVER: Final = re.compile(r"[\[-](valkey|redis7|cluster)[\]-]")
 
 
 def group_of(nodeid: str) -> str:
     """What must run in one process: tests with this in common share what is costly to start."""
     path, _, name = nodeid.partition("::")
-    if path.startswith(HEAVY):
-        return "heavy"
+    if path.startswith(SYSTEMS):
+        return "systems"
+    if path.startswith("tests/spark/"):
+        return "spark"
     if path.startswith("tests/server/lua/") and (server := SERVER.search(name)):
         return f"lua on {server[1]}"
     return path
@@ -60,8 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
     def place(item: pytest.Item) -> int:
-        found = [at for at, path in enumerate(HEAVY) if item.nodeid.startswith(path)]
-        return min(found, default=len(HEAVY))
+        found = [at for at, path in enumerate(FIRST) if item.nodeid.startswith(path)]
+        return min(found, default=len(FIRST))
 
     items.sort(key=place)
 
