@@ -199,22 +199,22 @@ def critical_path(nodes: Iterable[Timed]) -> list[str]:
     """The chain of nodes that decided when the flow ended: names from the first to the last.
 
     The chain ends with the node that ran and ended last or, while nodes run, with the running node that
-    started first. Each node is preceded by its dependency that ended last, which it had to wait for. Ties go
-    to the first in the order of the flow, but to the last at the end of the chain. Empty if no node has
-    started.
+    started first. Each node is preceded by its dependency that ended last, which it had to wait for; if that
+    never ran, as a skipped node, by what that one had to wait for. Ties go to the first in the order of the
+    flow, but to the last at the end of the chain. Empty if no node has started.
     """
     known = {node.name: node for node in nodes}
     last = _last(known)
-    path: list[str] = []
+    path: dict[str, None] = {}
     while last is not None and last not in path:
-        path.append(last)
+        path[last] = None
         ended = [
             (node.finished_at, name)
             for name in known[last].after
             if (node := known.get(name)) is not None and node.finished_at is not None
         ]
         last = max(ended, key=lambda pair: pair[0])[1] if ended else None
-    return path[::-1]
+    return [name for name in reversed(path) if known[name].started_at is not None]
 
 
 def _last(known: Mapping[str, Timed]) -> str | None:

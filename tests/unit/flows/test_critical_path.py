@@ -75,5 +75,17 @@ def test_nodes_that_never_ran_decide_nothing() -> None:
     assert critical_path(nodes) == ["a", "broken"]
 
 
+def test_a_skipped_node_is_not_on_the_path_but_what_it_waited_for_is() -> None:
+    nodes = [
+        Ran("a", (), 0, 1),
+        Ran("slow", ("a",), 1, 8),
+        Ran("quick", ("a",), 1, 2),
+        Ran("skipped", ("slow",), None, 8),
+        Ran("skipped too", ("skipped",), None, 8),
+        Ran("report", ("quick", "skipped too"), 8, 9),
+    ]
+    assert critical_path(nodes) == ["a", "slow", "report"]
+
+
 def test_a_retry_makes_a_node_run_after_its_old_end() -> None:
     assert critical_path([Ran("a", (), 0, 1), Ran("b", ("a", "gone"), 5, None)]) == ["a", "b"]
