@@ -17,9 +17,11 @@ from glidemq_orchestrate.cli.job import job_app
 from glidemq_orchestrate.cli.queue import events, queue_app
 from glidemq_orchestrate.cli.scheduler import scheduler_app
 from glidemq_orchestrate.cli.server import doctor, library_app
+from glidemq_orchestrate.cli.shell import Commands
 
 app = typer.Typer(
     name="glidemq",
+    cls=Commands,
     help="Run DAGs as flows of jobs on Valkey, in the format of glide-mq.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

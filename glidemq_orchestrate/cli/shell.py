@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
+import typer.core
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -39,6 +40,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.foundation.durations import setting_duration
+from glidemq_orchestrate.foundation.texts import plain
 from glidemq_orchestrate.foundation.values import MAX_DURATION
 
 _UNKNOWN: Final = "\ufffd"
@@ -156,6 +158,18 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(130) from None
 
     return run
+
+
+class Commands(typer.core.TyperGroup):
+    """All commands; what typer says about their options is in our words."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as exc:
+            exc.message = plain(exc.message)
+            raise
 
 
 def stop_with(exc: GlideMQError, code: int, cause: Exception | None = None) -> NoReturn:

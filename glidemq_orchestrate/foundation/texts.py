@@ -31,6 +31,16 @@ def described(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+def plain(message: str) -> str:
+    """A message of pydantic in our words: ``must be a valid integer``."""
+    message = message.removeprefix("Value error, ").partition(", unable to parse ")[0]
+    return (
+        "must be" + message.removeprefix("Input should be")
+        if message.startswith("Input should be")
+        else message
+    )
+
+
 def short_reason(reason: str) -> str:
     """A reason in its stored form: at most 4,000 characters, without lone surrogates."""
     text = reason.encode(errors="replace").decode()  # lone surrogates, as in file names, cannot be sent

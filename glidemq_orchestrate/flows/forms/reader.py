@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.suggestions import nearest
-from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.texts import described, plain
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -254,7 +254,7 @@ def _why(fault: Any, place: Place, fields: Mapping[str, Sequence[str]]) -> str:
         return f"{_shown(value)} is not a duration. Fix: use seconds, 5m or PT5M"
     if kind in _NUMBERS:
         return f"{_shown(value)} is not a {_NUMBERS[kind]}"
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = plain(str(fault["msg"]))
     message = message[:1].lower() + message[1:]
     return f"{message}, got {_shown(value)}" if isinstance(value, str | int | float) else message
 
