@@ -38,6 +38,21 @@ def again_in_group(flow_id: str) -> str:
     )
 
 
+@contextmanager
+def located_errors(task_id: str, file: str = "") -> Iterator[None]:
+    """Add the task and the file to an error: the import error of a DAG shows little else."""
+    try:
+        yield
+    except (GlideMQError, TypeError, ValueError, AirflowFailException) as exc:
+        where = f"task {task_id}: "
+        if str(exc).startswith(where):
+            raise
+        if file and file not in str(exc):
+            where += f"{file}: "
+        exc.args = (f"{where}{exc}",)
+        raise
+
+
 class GlideMQException(AirflowException):
     """Base class of the provider's exceptions; Airflow applies the retries of the task."""
 

@@ -8,8 +8,8 @@ native types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import render_template_to_string
 
-from airflow_provider_glidemq.version_compat import AirflowFailException
+from airflow_provider_glidemq.exceptions import located_errors
 from glidemq_orchestrate import Dependency
-from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -181,19 +180,9 @@ class TemplatedOperator(BaseOperator):
         """Whether the operator is created while a DAG file is parsed, not for a mapped task about to run."""
         return bool(self.has_dag()) and not getattr(self, "_BaseOperator__from_mapped", False)  # type: ignore[no-untyped-call]
 
-    @contextmanager
-    def _located_errors(self) -> Iterator[None]:
-        """Add the task and the file to an error: the import error of a DAG shows little else."""
-        try:
-            yield
-        except (GlideMQError, TypeError, ValueError, AirflowFailException) as exc:
-            where = f"task {self.task_id}: "
-            if str(exc).startswith(where):
-                raise
-            if self._file and self._file not in str(exc):
-                where += f"{self._file}: "
-            exc.args = (f"{where}{exc}",)
-            raise
+    def _located_errors(self) -> AbstractContextManager[None]:
+        """See ``located_errors``."""
+        return located_errors(self.task_id, self._file)
 
     def render_template(
         self,

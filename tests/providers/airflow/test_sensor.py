@@ -212,10 +212,13 @@ def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
 
 def test_the_flow_is_named_in_one_way_only(subtests: pytest.Subtests) -> None:
     for kwargs in WRONG_NAMES_OF_FLOWS:
-        with subtests.test(kwargs=kwargs), pytest.raises(ValueError, match="give either flow_id or"):
+        with (
+            subtests.test(kwargs=kwargs),
+            pytest.raises(ValueError, match=r"^task s: give either flow_id or"),
+        ):
             GlideMQFlowSensor(task_id="s", **kwargs)  # type: ignore[arg-type]
 
 
 def test_an_unknown_state_is_refused_when_the_dag_is_parsed() -> None:
-    with pytest.raises(ValueError, match="got done"):
+    with pytest.raises(ValueError, match=r"^task s: allowed_states .*got done"):
         sensor(allowed_states=["done"])

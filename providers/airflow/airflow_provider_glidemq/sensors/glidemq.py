@@ -9,7 +9,12 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_provider_glidemq.attempt import flow_id_for
 from airflow_provider_glidemq.conditions import WAITING, Condition, QueueCondition, QueueState
-from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowFailed, GlideMQJobFailed
+from airflow_provider_glidemq.exceptions import (
+    GlideMQFlowCancelled,
+    GlideMQFlowFailed,
+    GlideMQJobFailed,
+    located_errors,
+)
 from airflow_provider_glidemq.parameters import check_text
 from airflow_provider_glidemq.results import check_result, check_size
 from airflow_provider_glidemq.sensors.waiting import WaitingSensor
@@ -62,11 +67,12 @@ class GlideMQJobSensor(WaitingSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_text("queue_name", queue_name)
-        check_text("job_id", job_id)
-        if not allowed_states or set(allowed_states) - set(ENDED):
-            given = ", ".join(allowed_states) or "none"
-            raise ValueError(f"allowed_states must be of {', '.join(ENDED)}; got {given}")
+        with located_errors(self.task_id):
+            check_text("queue_name", queue_name)
+            check_text("job_id", job_id)
+            if not allowed_states or set(allowed_states) - set(ENDED):
+                given = ", ".join(allowed_states) or "none"
+                raise ValueError(f"allowed_states must be of {', '.join(ENDED)}; got {given}")
         self.queue_name = queue_name
         self.job_id = job_id
         self.allowed_states = tuple(allowed_states)
@@ -149,17 +155,18 @@ class GlideMQQueueSensor(WaitingSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        check_text("queue_name", queue_name)
-        for name, value in (("states", states), ("jobs", jobs)):
-            if isinstance(value, str):
-                raise TypeError(f"{name} must be a list of texts, got {value!r}")
+        with located_errors(self.task_id):
+            check_text("queue_name", queue_name)
+            for name, value in (("states", states), ("jobs", jobs)):
+                if isinstance(value, str):
+                    raise TypeError(f"{name} must be a list of texts, got {value!r}")
+            self._condition = QueueCondition(condition, at_least, at_most, tuple(states), tuple(jobs))
         self.queue_name = queue_name
         self.condition = condition
         self.at_least = at_least
         self.at_most = at_most
         self.states = list(states)
         self.jobs = list(jobs)
-        self._condition = QueueCondition(condition, at_least, at_most, tuple(states), tuple(jobs))
 
     def _look(self) -> bool | PokeReturnValue:
         """Whether the condition is met, with the number of jobs by state."""
@@ -246,16 +253,17 @@ class GlideMQFlowSensor(WaitingSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_result(result)
-        if unknown := set(allowed_states) - set(TERMINAL):
-            raise ValueError(
-                f"allowed_states must be of {', '.join(TERMINAL)}; got {', '.join(sorted(unknown))}"
-            )
-        derived = [part is not None for part in (external_dag_id, external_task_id, external_run_id)]
-        if any(derived) if flow_id is not None else not all(derived):
-            raise ValueError(
-                "give either flow_id or all of external_dag_id, external_task_id, external_run_id"
-            )
+        with located_errors(self.task_id):
+            check_result(result)
+            if unknown := set(allowed_states) - set(TERMINAL):
+                raise ValueError(
+                    f"allowed_states must be of {', '.join(TERMINAL)}; got {', '.join(sorted(unknown))}"
+                )
+            derived = [part is not None for part in (external_dag_id, external_task_id, external_run_id)]
+            if any(derived) if flow_id is not None else not all(derived):
+                raise ValueError(
+                    "give either flow_id or all of external_dag_id, external_task_id, external_run_id"
+                )
         self.flow_id = flow_id
         self.external_dag_id = external_dag_id
         self.external_task_id = external_task_id

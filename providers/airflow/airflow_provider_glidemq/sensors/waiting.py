@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider_glidemq.exceptions import GlideMQException
+from airflow_provider_glidemq.exceptions import GlideMQException, located_errors
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.parameters import default_deferrable
@@ -51,8 +51,9 @@ class WaitingSensor(Linked, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        if not isinstance(deferrable, bool):
-            raise TypeError(f"deferrable must be True or False, got {deferrable!r}")
+        with located_errors(self.task_id):
+            if not isinstance(deferrable, bool):
+                raise TypeError(f"deferrable must be True or False, got {deferrable!r}")
         self.glidemq_conn_id = glidemq_conn_id
         self.deferrable = deferrable
         self._is_waiting = False  # its first check succeeded
