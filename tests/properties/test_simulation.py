@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.profile import sampled
 from tests.properties.simulation.history import run_history
 from tests.properties.simulation.mutations import MUTATIONS, Mutation
 from tests.properties.simulation.search import search
@@ -47,7 +48,7 @@ def test_another_process_replays_a_history(store: Store) -> None:
     assert "submitter-0/main" in there.stdout
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", sampled(MUTATIONS), ids=lambda mutation: mutation.name)
 def test_the_simulation_notices_a_defect(mutation: Mutation) -> None:
     with opened(mutation.change) as broken, mutation.applied():
         assert search(broken, mutation.seed, [mutation.path], most=400).failures

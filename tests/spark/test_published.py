@@ -448,6 +448,7 @@ class TestWorkers:
         assert caplog.text.count("was accepted but cannot be made") == 2
         assert "its data were removed. Fix: run the job again" in caplog.text
 
+    @pytest.mark.long
     def test_a_worker_that_was_stopped_before_it_wrote_changes_nothing(  # noqa: PLR0917  fixtures
         self, spark: SparkSession, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually,
         tmp_path: Path, warm_handlers: Handlers,

@@ -167,6 +167,7 @@ print("good")
 
 @pytest.mark.usefixtures("_spark_environment")
 @pytest.mark.parametrize("state", ["running", pytest.param("killed", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_session_that_the_program_built_itself_is_used(state: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", OWN, state], capture_output=True, text=True, check=False, cwd=_root()

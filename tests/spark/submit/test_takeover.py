@@ -144,6 +144,7 @@ def test_a_driver_that_fails_while_no_worker_is_there_fails_the_attempt(taken: T
     assert len(taken.runs) == 1
 
 
+@pytest.mark.long
 def test_a_node_of_a_flow_that_was_restarted_takes_nothing_over(taken: Taken) -> None:
     """The flow was restarted: the driver of before is ended first."""
     with FlowProducer(taken.url) as flows:
@@ -179,6 +180,7 @@ def test_a_driver_ends_when_no_worker_comes_and_the_next_one_runs_it_again(
     assert len(taken.runs) == 2
 
 
+@pytest.mark.long
 def test_a_killed_keeper_ends_its_driver_and_fails_the_attempt(taken: Taken) -> None:
     with Queue("spark", taken.url) as queue:
         job = taken.add(queue)
@@ -218,6 +220,7 @@ def test_a_result_on_its_way_is_not_lost_with_its_worker(taken: Taken) -> None:
     assert len(taken.runs) == 1
 
 
+@pytest.mark.long
 def test_a_driver_whose_folder_was_removed_ends(taken: Taken) -> None:
     with Queue("spark", taken.url) as queue:
         job = taken.add(queue)
