@@ -28,10 +28,10 @@ ENV_PREFIX: Final = "GLIDEMQ_PREFIX"
 DEFAULT_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-Kind: TypeAlias = Literal["single", "cluster", "sentinel"]
+ServerKind: TypeAlias = Literal["single", "cluster", "sentinel"]
 
 _TCP: Final = {"valkey": False, "valkeys": True, "redis": False, "rediss": True}
-_KINDS: Final[dict[str, Kind]] = {"": "single", "cluster": "cluster", "sentinel": "sentinel"}
+_KINDS: Final[dict[str, ServerKind]] = {"": "single", "cluster": "cluster", "sentinel": "sentinel"}
 _SOCKETS: Final = ("unix", "valkey+unix")
 SCHEMES: Final = tuple(
     [f"{scheme}{'+' if kind else ''}{kind}://" for kind in _KINDS for scheme in _TCP]
@@ -120,7 +120,7 @@ class ConnectionSettings:
     sentinel_password: str | None = None
     confirm: str | None = None
     confirm_timeout: Duration = 5.0
-    kind: Kind = field(init=False)
+    kind: ServerKind = field(init=False)
     places: tuple[Endpoint, ...] = field(init=False)
     db: int = field(init=False, default=0)
     service: str = field(init=False, default="")
@@ -321,7 +321,7 @@ def _socket_path(parts: SplitResult) -> str:
     return path
 
 
-def _places(parts: SplitResult, kind: Kind) -> Iterator[Endpoint]:
+def _places(parts: SplitResult, kind: ServerKind) -> Iterator[Endpoint]:
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if len(hosts) > MAX_HOSTS:
         raise _refused(f"it has more than {MAX_HOSTS:,} hosts; a few nodes of a cluster suffice")

@@ -129,7 +129,7 @@ class Supervision:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class TickResult:
     """The result of a tick.
 
     Attributes:
@@ -143,13 +143,13 @@ class Tick:
     due_ms: int = -1
 
 
-def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
+def tick(watch: Supervision, clock: Clock) -> Op[TickResult]:
     """Do the due work of the queue, unless another supervisor leads it. Idempotent.
 
     A refused step does not stop the other steps.
     """
     if not (yield from lead(watch)):
-        return Tick(leading=False)
+        return TickResult(leading=False)
     refused, due_ms = None, -1
     for step in STEPS:
         try:
@@ -162,7 +162,7 @@ def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
     if refused is not None:
         raise refused
     foreign = yield from has_foreign_workers(watch.queue)
-    return Tick(leading=True, foreign=foreign, due_ms=due_ms)
+    return TickResult(leading=True, foreign=foreign, due_ms=due_ms)
 
 
 def lead(watch: Supervision) -> Op[bool]:
@@ -292,6 +292,6 @@ def sweep(watch: Supervision, clock: Clock) -> Op[None]:
     yield from sweep_all(watch.queue, clock)
 
 
-Step = Callable[[Supervision, Clock], Op[int | None]]
+Chore = Callable[[Supervision, Clock], Op[int | None]]
 
-STEPS: Final[tuple[Step, ...]] = (settle_ended, check_open, upkeep, reclaim, sweep)
+STEPS: Final[tuple[Chore, ...]] = (settle_ended, check_open, upkeep, reclaim, sweep)

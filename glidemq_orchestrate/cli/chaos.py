@@ -30,7 +30,7 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
 from glidemq_orchestrate.foundation.functions import named_function, with_directory
-from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding
+from glidemq_orchestrate.testing.chaos.report import ChaosFinding, ChaosReport
 from glidemq_orchestrate.testing.chaos.strikes import Act
 
 chaos_app = typer.Typer(
@@ -212,10 +212,10 @@ def _steps(report: ChaosReport) -> Table:
     return table
 
 
-def _grouped(report: ChaosReport) -> dict[tuple[str, str], list[Finding]]:
+def _grouped(report: ChaosReport) -> dict[tuple[str, str], list[ChaosFinding]]:
     """The findings by step and kind, in the order of the steps."""
     order = [step.step for step in report.steps]
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str], list[ChaosFinding]] = {}
     for finding in sorted(report.findings, key=lambda one: order.index(one.step) if one.step else -1):
         groups.setdefault((finding.step, finding.kind), []).append(finding)
     return groups

@@ -20,7 +20,7 @@ from glidemq_orchestrate.flows.definitions import PolicyForm, Ran, StoredNodes
 from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.flows.generation import Before, FlowRef, Generation, OnExisting, status_of_record
 from glidemq_orchestrate.flows.home import home_of
-from glidemq_orchestrate.flows.node_table import GONE, Change, Inputs, Row
+from glidemq_orchestrate.flows.node_table import GONE, Inputs, RequestedChange, Row
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import advance as portable_advance
 from glidemq_orchestrate.flows.portable import changes as portable_changes
@@ -141,7 +141,7 @@ class FlowBackend(Protocol):
         """The max number of nodes, each with a text of this length, that ``change`` changes atomically."""
 
     def change(
-        self, ref: FlowRef, names: Sequence[str], change: Change, clock: Clock, *, strict: bool
+        self, ref: FlowRef, names: Sequence[str], change: RequestedChange, clock: Clock, *, strict: bool
     ) -> Op[list[str]]:
         """Change nodes; returns the names of those that the request has changed, now or in an earlier try.
 

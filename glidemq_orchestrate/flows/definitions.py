@@ -92,11 +92,11 @@ class NodeSettings(NamedTuple):
     extension: str
 
 
-Work = tuple[str, NodeSettings]
+NodeWork = tuple[str, NodeSettings]
 """The data of a node, and how it runs."""
 
 
-def work_of(queue: QueueKeys, job_id: str) -> Call[Work | None]:
+def work_of(queue: QueueKeys, job_id: str) -> Call[NodeWork | None]:
     """The work in the job of a staged node; None if the job was removed."""
     return command("HMGET", queue.job(job_id), *WORK_FIELDS, decode=lambda reply: read_work(*reply))
 
@@ -113,7 +113,9 @@ WORK_FIELDS: Final = (
 )
 
 
-def read_work(data: str | None, options: str | None, lost: str | None, *fields: str | None) -> Work | None:
+def read_work(
+    data: str | None, options: str | None, lost: str | None, *fields: str | None
+) -> NodeWork | None:
     return None if data is None or not options or lost else (data, _read_settings(options, *fields))
 
 

@@ -291,7 +291,7 @@ What = Literal["alone", "follow", "completed", "skipped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RequestedChange:
     """The requested change.
 
     Attributes:
@@ -306,7 +306,7 @@ class Change:
     text: str = ""
 
     @classmethod
-    def rerun(cls, request: str, *, dependents: bool) -> Change:
+    def rerun(cls, request: str, *, dependents: bool) -> RequestedChange:
         """A rerun."""
         return cls("follow" if dependents else "alone", request)
 

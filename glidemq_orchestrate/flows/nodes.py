@@ -27,7 +27,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef, expired, record_marks
 from glidemq_orchestrate.flows.node_table import (
-    Change,
+    RequestedChange,
     job_now,
     node_of_row,
     read_results,
@@ -254,7 +254,7 @@ def _check_text(name: str, value: object) -> None:
 RERUNS: Final = ("alone", "follow")
 
 
-def change_nodes(ref: FlowRef, nodes: Selection, requested: Change, clock: Clock) -> Op[list[str]]:
+def change_nodes(ref: FlowRef, nodes: Selection, requested: RequestedChange, clock: Clock) -> Op[list[str]]:
     """Change nodes; returns the names of those that this request has changed, now or in an earlier try.
 
     Raises:
@@ -273,7 +273,7 @@ def change_nodes(ref: FlowRef, nodes: Selection, requested: Change, clock: Clock
     return (yield from backend.change(ref, names, requested, clock, strict=strict))
 
 
-def _matching(ref: FlowRef, nodes: Selection, requested: Change) -> Op[list[str]]:
+def _matching(ref: FlowRef, nodes: Selection, requested: RequestedChange) -> Op[list[str]]:
     """The names of the matching nodes; for a rerun only those that have ended."""
     every = yield from backend_of(ref).nodes(ref)
     return [
@@ -283,7 +283,7 @@ def _matching(ref: FlowRef, nodes: Selection, requested: Change) -> Op[list[str]
     ]
 
 
-def _check_ended(ref: FlowRef, names: Sequence[str], requested: Change) -> Op[None]:
+def _check_ended(ref: FlowRef, names: Sequence[str], requested: RequestedChange) -> Op[None]:
     """Check a request that needs several calls before the first one."""
     found = yield from named_nodes(ref, names)
     unended = [node for node in found if not node.state.is_terminal] if requested.what in RERUNS else []

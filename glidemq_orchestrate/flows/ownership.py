@@ -14,7 +14,7 @@ from typing import Final
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.owner import Owner, renew_lease
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
@@ -102,7 +102,7 @@ def owner_of(owned: Ownership | None) -> Owner | None:
 
 
 def change_and_own(
-    ref: FlowRef, picked: Selection, requested: Change, clock: Clock, owned: Ownership | None
+    ref: FlowRef, picked: Selection, requested: RequestedChange, clock: Clock, owned: Ownership | None
 ) -> Op[Sequence[str]]:
     """``change_nodes``; a flow that reruns as a result gets the owner."""
     has_ended = False

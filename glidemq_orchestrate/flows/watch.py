@@ -50,7 +50,7 @@ def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[
     return command(*head, *queues, *positions.values(), decode=decode, blocks_for=wait_ms / 1000)
 
 
-Found = dict[str, tuple[float, NodeStatus]]
+FoundNodes = dict[str, tuple[float, NodeStatus]]
 Change = NodeChange | FlowChange
 
 
@@ -75,7 +75,7 @@ class Watch:
     clock: Clock
     seen: Reported
     deadline: int | None
-    nodes: Found = field(default_factory=dict)
+    nodes: FoundNodes = field(default_factory=dict)
     by_job: dict[str, str] = field(default_factory=dict)
     streams: dict[QueueKeys, str] = field(default_factory=dict)
     due_ms: int = 0
@@ -188,7 +188,7 @@ def _status(watch: Watch) -> Op[FlowStatus]:
     return status
 
 
-def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
+def _hold_streams(watch: Watch, found: FoundNodes) -> Op[bool]:
     """Set the stream position of every queue without one; returns whether there were any."""
     queues = {watch.ref.home.queue}
     if not watch.backend.is_carried:  # otherwise its queues may be in other slots
@@ -234,11 +234,11 @@ def _move(watch: Watch, read: Mapping[QueueKeys, Entries], oldest: Sequence[str 
     return is_lost
 
 
-def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
+def _read(watch: Watch, names: Iterable[str]) -> Op[FoundNodes]:
     """Read known nodes again."""
     known = [watch.nodes[name] for name in names]
     gone = watch.backend.missing
-    found: Found = {}
+    found: FoundNodes = {}
     for part in parts(known):
         asking = [one_node(watch.ref.home.prefix, node, gone) for _, node in part]
         nodes = yield from watch.backend.resolved(watch.ref, (yield from ask_all(asking)))
@@ -246,7 +246,7 @@ def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
     return found
 
 
-def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
+def _changes(watch: Watch, found: FoundNodes) -> Op[list[Change]]:
     """The differences, dependencies before dependents."""
     before = yield from _catch_up(watch, found)
     changes: list[Change] = []
@@ -261,7 +261,7 @@ def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
     return changes
 
 
-def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
+def _catch_up(watch: Watch, news: FoundNodes) -> Op[dict[str, NodeStatus | None]]:
     """Apply the nodes that were read, and re-read dependencies that were read too early.
 
     A node may be read before it completes, and its dependent, in a later trip, after it has started. Once a

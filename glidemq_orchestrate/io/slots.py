@@ -16,7 +16,7 @@ from glidemq_orchestrate.settings import Endpoint
 from glidemq_orchestrate.wire.call import Word
 
 # Where a call goes: to the owner of a slot, to any primary, to every primary, or to one after the other.
-Target = int | Literal["any", "all", "scan"]
+Destination = int | Literal["any", "all", "scan"]
 
 SLOTS: Final = 16384
 _SECOND: Final = frozenset({"XINFO", "XGROUP", "OBJECT"})
@@ -25,7 +25,7 @@ _ANY: Final = frozenset({"ACL", "CLUSTER", "COMMAND", "CONFIG", "ECHO", "INFO", 
 _TAG: Final = re.compile(r"(?:[^{\\]|\\.)*\{((?:[^}\\*?\[]|\\.)+)\}")
 
 
-def target(words: Sequence[Word]) -> Target:
+def target(words: Sequence[Word]) -> Destination:
     """Where a call goes, by its command and first key."""
     name = str(words[0]).upper()
     if name in _ANY:

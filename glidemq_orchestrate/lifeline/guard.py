@@ -28,7 +28,7 @@ GIVE_UP_SECONDS: Final = 60.0
 _PROC: Final = Path("/proc")
 
 
-class Entry(NamedTuple):
+class ProcessEntry(NamedTuple):
     """A process of this machine."""
 
     parent: int
@@ -90,7 +90,7 @@ def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], q
         time.sleep(POLL_SECONDS)
 
 
-def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> dict[int, Entry]:
+def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> dict[int, ProcessEntry]:
     """The processes that must end and are still alive."""
     table = {pid: entry for pid, entry in processes().items() if pid not in spared}
     roots = {pid for pid, what in watched.items() if pid not in table or table[pid].started == what.started}
@@ -119,12 +119,12 @@ def _above(owner: int) -> set[int]:
     return found
 
 
-def processes() -> dict[int, Entry]:
+def processes() -> dict[int, ProcessEntry]:
     """All processes that have not ended, by process id."""
     return _from_proc() if (_PROC / "self" / "stat").exists() else _from_ps()
 
 
-def _from_proc() -> dict[int, Entry]:
+def _from_proc() -> dict[int, ProcessEntry]:
     table = {}
     for place in _PROC.iterdir():
         with suppress(OSError, ValueError):  # it has just ended, or is not a process
@@ -132,11 +132,11 @@ def _from_proc() -> dict[int, Entry]:
             # The name of the program, in brackets, may contain any character.
             fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if fields[0] not in ("Z", "X"):
-                table[pid] = Entry(int(fields[1]), int(fields[2]), int(fields[3]), fields[19])
+                table[pid] = ProcessEntry(int(fields[1]), int(fields[2]), int(fields[3]), fields[19])
     return table
 
 
-def _from_ps() -> dict[int, Entry]:
+def _from_ps() -> dict[int, ProcessEntry]:
     """The same without ``/proc``, by POSIX ``ps``, which does not report sessions."""
     command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart="]
     output = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603  fixed arguments
@@ -144,7 +144,7 @@ def _from_ps() -> dict[int, Entry]:
     for line in output.splitlines():
         pid, parent, group, state, started = line.split(None, 4)
         if not state.startswith("Z"):
-            table[int(pid)] = Entry(int(parent), int(group), 0, started)
+            table[int(pid)] = ProcessEntry(int(parent), int(group), 0, started)
     return table
 
 

@@ -45,8 +45,8 @@ SORTED: Final[Mapping[JobState | None, KeyName]] = {
 }
 
 T = TypeVar("T")
-Position = Any
-Step = Op[tuple[list[str], Position | None]]
+PagePosition = Any
+PageRead = Op[tuple[list[str], PagePosition | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def active_count(queue: QueueKeys) -> Op[int]:
     return held + (yield from ask(reads.list_active(queue)))
 
 
-def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None], Step]:
+def pages(queue: QueueKeys, state: JobState | None) -> Callable[[PagePosition | None], PageRead]:
     """The function that reads the next page of candidates for a state; start with None."""
     if state in SORTED:
         return lambda at: _sorted_step(queue, SORTED[state], at or 0, newest_first=False)
@@ -226,12 +226,12 @@ def find_bounded(
     if newest_first and filter_.state:
         name = SORTED[filter_.state]
 
-        def step(at: Position | None) -> Step:
+        def step(at: PagePosition | None) -> PageRead:
             return _sorted_step(queue, name, at or 0, newest_first=True)
 
     seen: set[str] = set()
     found: list[str] = []
-    at: Position | None = None
+    at: PagePosition | None = None
     looked = 0
     while len(found) < span.stop:
         if max_examined is not None and looked >= max_examined:
@@ -276,13 +276,13 @@ def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
     return found
 
 
-def _sorted_step(queue: QueueKeys, name: KeyName, at: int, *, newest_first: bool) -> Step:
+def _sorted_step(queue: QueueKeys, name: KeyName, at: int, *, newest_first: bool) -> PageRead:
     ids = yield from ask(reads.sorted_ids(queue.key(name), at, PAGE, newest_first=newest_first))
     # A retry of a broadcast message is listed as `<job>||<subscription>`.
     return [member.partition("||")[0] for member in ids], at + len(ids) if len(ids) == PAGE else None
 
 
-def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
+def _waiting_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:
     """In the order in which workers take jobs: priority list, LIFO list, stream."""
     place: KeyName = at[0] if at else "priority"
     if place != "stream":
@@ -296,7 +296,7 @@ def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
     return [job_id for _, job_id in entries if job_id], following
 
 
-def _active_step(queue: QueueKeys, at: Position | None) -> Step:
+def _active_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:
     """The stream entries that workers hold, by group; then all jobs, if any came from a list."""
     place, where = at or ("stream", ("-", [group.name for group in (yield from subscriptions.groups(queue))]))
     if place == "scan":
@@ -311,13 +311,13 @@ def _active_step(queue: QueueKeys, at: Position | None) -> Step:
     return [], ("scan", "0") if listed else None
 
 
-def _scan_step(queue: QueueKeys, at: Position | None) -> Step:
+def _scan_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:
     cursor = at[1] if at else "0"
     following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
     return [job_id for job_id in ids if ":" not in job_id], ("scan", following) if following != "0" else None
 
 
-def _group_step(queue: QueueKeys, at: Position | None) -> Step:
+def _group_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:
     """The parked jobs of each ordering key."""
     cursor, groups = at or ("0", None)
     if not groups:

@@ -23,22 +23,10 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
+    from glidemq_orchestrate.flows.generation import OnExisting
     from glidemq_orchestrate.foundation.durations import Duration
     from glidemq_orchestrate.foundation.suggestions import nearest
     from glidemq_orchestrate.foundation.texts import in_block, in_line, in_text
-    from glidemq_orchestrate.runs.attempt import (
-        Attempt,
-        Beginning,
-        CountedAttempt,
-        Decision,
-        OnExisting,
-        Origin,
-        Overtaken,
-        beginning,
-        decide,
-        derived_id,
-        is_overtaken,
-    )
     from glidemq_orchestrate.runs.course import cancel_owned, history_of
     from glidemq_orchestrate.runs.following import (
         MAX_LEASE,
@@ -72,20 +60,32 @@ if TYPE_CHECKING:
         drive,
         reconnect_pauses,
     )
+    from glidemq_orchestrate.runs.task_attempt import (
+        Beginning,
+        CountedAttempt,
+        Decision,
+        Origin,
+        Overtaken,
+        TaskAttempt,
+        beginning,
+        decide,
+        derived_id,
+        is_overtaken,
+    )
     from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 _PUBLIC: Final = {
+    "flows.generation": ("OnExisting",),
     "foundation.durations": ("Duration",),
     "foundation.suggestions": ("nearest",),
     "foundation.texts": ("in_block", "in_line", "in_text"),
-    "runs.attempt": (
-        "Attempt",
+    "runs.task_attempt": (
         "Beginning",
         "CountedAttempt",
         "Decision",
-        "OnExisting",
         "Origin",
         "Overtaken",
+        "TaskAttempt",
         "beginning",
         "decide",
         "derived_id",
@@ -126,7 +126,6 @@ __all__ = [
     "RENEWALS",
     "UPSTREAM",
     "AsyncOrchestratedRun",
-    "Attempt",
     "Beginning",
     "Changes",
     "CountedAttempt",
@@ -145,6 +144,7 @@ __all__ = [
     "ResultMode",
     "ResultsTooLarge",
     "Steps",
+    "TaskAttempt",
     "adrive",
     "beginning",
     "cancel_owned",

@@ -19,20 +19,12 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     Superseded,
 )
+from glidemq_orchestrate.flows.generation import OnExisting
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
-from glidemq_orchestrate.runs.attempt import (
-    Attempt,
-    Beginning,
-    Decision,
-    OnExisting,
-    Overtaken,
-    beginning,
-    is_overtaken,
-)
 from glidemq_orchestrate.runs.following import (
-    Batch,
+    ChangeBatch,
     Changes,
     Follower,
     NotOwned,
@@ -41,6 +33,14 @@ from glidemq_orchestrate.runs.following import (
     joining,
 )
 from glidemq_orchestrate.runs.steps import NO_PATIENCE, Patience, Steps, TaskLog
+from glidemq_orchestrate.runs.task_attempt import (
+    Beginning,
+    Decision,
+    Overtaken,
+    TaskAttempt,
+    beginning,
+    is_overtaken,
+)
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.flows.spec import FlowSpec
@@ -72,7 +72,7 @@ def cancel_owned(  # noqa: PLR0913  what is cancelled, for whom, and why
     *,
     owner: str,
     counts: Callable[[str], bool] = lambda _: True,
-    attempt: Attempt | None = None,
+    attempt: TaskAttempt | None = None,
     patience: Patience = NO_PATIENCE,
 ) -> Steps[FlowStatus]:
     """Cancel a generation that runs only for this owner; returns its earlier status.
@@ -107,7 +107,7 @@ def cancel_owned(  # noqa: PLR0913  what is cancelled, for whom, and why
 class RunSteps:
     """The common part of ``OrchestratedRun`` and ``AsyncOrchestratedRun``; see there."""
 
-    attempt: Attempt
+    attempt: TaskAttempt
     flow_id: str
     owner: Owner | None = None
     on_existing: OnExisting | None = None
@@ -225,7 +225,7 @@ class Course:
         spec: The flow.
         timeout: The max duration; None: no limit.
         on_begin: Called with the flow when it has begun.
-        look: Called at least once a second.
+        on_poll: Called at least once a second.
         read: Reads results of nodes of a flow.
     """
 
@@ -234,7 +234,7 @@ class Course:
     spec: FlowSpec
     timeout: Duration | None
     on_begin: Callable[[Any], Any]
-    look: Callable[[], Any]
+    on_poll: Callable[[], Any]
     read: Callable[[Any, Sequence[str]], Any]
     _flow: Any = None
     _parts: tuple[Follower, Unserved] | None = None
@@ -278,8 +278,8 @@ class Course:
         return follower, Unserved(self.producer, flow, limit=limit, log=run.log, patience=run.patience)
 
     def _step(self, follower: Follower, unserved: Unserved) -> Steps[Changes | None]:
-        batch: Batch = yield from follower.batch()
-        yield self.look
+        batch: ChangeBatch = yield from follower.batch()
+        yield self.on_poll
         yield from unserved.check(batch)
         return (yield from follower.changes(batch))
 

@@ -36,7 +36,7 @@ from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.runs.steps import Patience, Steps, Warns
 from glidemq_orchestrate.wire.codec import Json
 
-Batch = Sequence[NodeChange | FlowChange]
+ChangeBatch = Sequence[NodeChange | FlowChange]
 REST: Final = timedelta(seconds=1)
 
 
@@ -92,20 +92,20 @@ class Follower:
         self._deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
         self.is_over = False
         self._position: str | None = None
-        self._batches: Iterator[Batch] | AsyncIterator[Batch] | None = None
+        self._batches: Iterator[ChangeBatch] | AsyncIterator[ChangeBatch] | None = None
 
-    def batch(self) -> Steps[Batch]:
+    def batch(self) -> Steps[ChangeBatch]:
         """The next changes, read together; empty after a second without changes.
 
         Raises:
             TransportError: The server was unreachable for too long. The flow keeps running.
             Superseded: Another generation has begun.
         """
-        batch: Batch = yield from self._patience.steps(self._next)
+        batch: ChangeBatch = yield from self._patience.steps(self._next)
         self._position = batch[-1].position if batch else self._position
         return batch
 
-    def changes(self, batch: Batch) -> Steps[Changes | None]:
+    def changes(self, batch: ChangeBatch) -> Steps[Changes | None]:
         """The ended nodes in a batch, with the status; None if nothing has ended.
 
         Raises:
@@ -147,7 +147,7 @@ class Follower:
             self._batches = None
             raise
 
-    async def _anext(self, batches: AsyncIterator[Batch]) -> Batch:
+    async def _anext(self, batches: AsyncIterator[ChangeBatch]) -> ChangeBatch:
         try:
             return await anext(batches, ())
         except BaseException:

@@ -65,7 +65,7 @@ class OrchestratedRun(RunSteps):
         *,
         timeout: Duration | None = None,
         on_begin: Callable[[Flow], object] = lambda _: None,
-        look: Callable[[], object] = lambda: None,
+        on_poll: Callable[[], object] = lambda: None,
     ) -> Iterator[Changes]:
         """Begin, and yield whenever nodes end. If the flow did not complete, raise after the last yield.
 
@@ -76,7 +76,7 @@ class OrchestratedRun(RunSteps):
             spec: The flow.
             timeout: Time after which the flow is cancelled; None: no limit.
             on_begin: Called with the flow once it has begun.
-            look: Called at least once a second; an exception ends the iteration and cancels the flow.
+            on_poll: Called at least once a second; an exception ends the iteration and cancels the flow.
 
         Raises:
             FlowFailed, FlowCancelled: The flow has failed or was cancelled.
@@ -88,7 +88,7 @@ class OrchestratedRun(RunSteps):
         def read(flow: Flow, names: Sequence[str]) -> Mapping[str, Json]:
             return self.patience(lambda: flow.results(names)) if names else {}
 
-        course = Course(self, producer, spec, timeout, on_begin, look, read)
+        course = Course(self, producer, spec, timeout, on_begin, on_poll, read)
         try:
             while (change := drive(course.advance())) is not None:
                 yield change
@@ -154,18 +154,18 @@ class AsyncOrchestratedRun(RunSteps):
         *,
         timeout: Duration | None = None,  # noqa: ASYNC109  as in OrchestratedRun
         on_begin: Callable[[AsyncFlow], object] = lambda _: None,
-        look: Callable[[], object] = lambda: None,
+        on_poll: Callable[[], object] = lambda: None,
     ) -> AsyncIterator[Changes]:
         """Begin, and yield whenever nodes end. If the flow did not complete, raise after the last yield.
 
-        As ``OrchestratedRun.changes``; ``on_begin`` and ``look`` may be coroutine functions. Await the
+        As ``OrchestratedRun.changes``; ``on_begin`` and ``on_poll`` may be coroutine functions. Await the
         ``results`` of a change. To end early, close the iterator: leaving the loop does not close it.
         """
 
         async def read(flow: AsyncFlow, names: Sequence[str]) -> Mapping[str, Json]:
             return await adrive(self.patience.steps(lambda: flow.results(names))) if names else {}
 
-        course = Course(self, producer, spec, timeout, on_begin, look, read)
+        course = Course(self, producer, spec, timeout, on_begin, on_poll, read)
         try:
             while (change := await adrive(course.advance())) is not None:
                 yield change

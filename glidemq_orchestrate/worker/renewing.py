@@ -292,7 +292,7 @@ class _RenewalClient(SyncFacade):
         return self._run(renew_all(QueueKeys(self._prefix, queue), group, worker, self._clock))
 
 
-class Renewal:
+class LeaseRenewal:
     """Renews all leases of a worker.
 
     Args:

@@ -20,7 +20,7 @@ import time
 
 TYPE_CHECKING = False  # as in typing, which would be an import
 if TYPE_CHECKING:
-    from glidemq_orchestrate.worker.renewing import Renewal
+    from glidemq_orchestrate.worker.renewing import LeaseRenewal
 
 MAX_BYTES = 1 << 16
 CHECK_SECONDS = 0.2
@@ -94,8 +94,8 @@ def _first_line(owner: int) -> tuple[bytes, bytes]:
     return settings, signs
 
 
-def _renewal(settings: bytes, owner: int) -> Renewal:
-    """Create the ``Renewal``; its imports are made here."""
+def _renewal(settings: bytes, owner: int) -> LeaseRenewal:
+    """Create the ``LeaseRenewal``; its imports are made here."""
     import json  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
@@ -107,9 +107,9 @@ def _renewal(settings: bytes, owner: int) -> Renewal:
     threading.Thread(target=watch, daemon=True).start()
     fields = json.loads(settings)
     sys.path[:] = fields.pop("path")
-    from glidemq_orchestrate.worker.renewing import Renewal  # noqa: PLC0415
+    from glidemq_orchestrate.worker.renewing import LeaseRenewal  # noqa: PLC0415
 
-    return Renewal(**fields)
+    return LeaseRenewal(**fields)
 
 
 if __name__ == "__main__":

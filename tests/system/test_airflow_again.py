@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import EmbeddedServer, FlowProducer
 from tests.system.conftest import HANDLERS

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import EmbeddedServer, JobOptions, JobState, Queue
 from tests.system.real_airflow import HERE, Airflow

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import EmbeddedServer, FlowProducer, Queue
 from tests.system.real_airflow import PYTHON_PATH, ROOT, Airflow

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import Flow, FlowProducer, FlowState
 from glidemq_orchestrate.demo.airflow_stack import AirflowStackError

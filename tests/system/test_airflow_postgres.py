@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import psycopg2
 import pytest
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import EmbeddedServer, FlowProducer
 from tests.system.conftest import HANDLERS

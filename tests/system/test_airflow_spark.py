@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 import pytest
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import FlowProducer, JobState
 from tests.system.real_airflow import HERE, PYTHON_PATH, RELEASE, Airflow

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 from airflow_provider_glidemq.version_compat import STARTS_FROM_TRIGGER
 
 from glidemq_orchestrate import Flow, FlowProducer

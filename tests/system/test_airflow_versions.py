@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import FlowProducer
 from tests.system.conftest import HANDLERS

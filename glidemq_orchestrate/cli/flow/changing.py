@@ -12,7 +12,7 @@ from glidemq_orchestrate.cli.flow.follow import show_or_follow
 from glidemq_orchestrate.cli.flow.options import (
     Error,
     FlowIdArgument,
-    Generation,
+    GenerationOption,
     IdempotencyKey,
     Nodes,
     Pattern,
@@ -43,7 +43,7 @@ def cancel(
     flow_id: FlowIdArgument,
     url: Url = None,
     reason: Annotated[str, typer.Option(help="Reason to show with the flow.")] = "from the command line",
-    generation: Generation = None,
+    generation: GenerationOption = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -65,7 +65,7 @@ def cancel_node(
     pattern: Pattern = "",
     state: State = "",
     reason: Reason = "from the command line",
-    generation: Generation = None,
+    generation: GenerationOption = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +87,7 @@ def complete_node(
     pattern: Pattern = "",
     state: State = "",
     error: Error = "",
-    generation: Generation = None,
+    generation: GenerationOption = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -118,7 +118,7 @@ def skip_node(
     state: State = "",
     error: Error = "",
     reason: Reason = "from the command line",
-    generation: Generation = None,
+    generation: GenerationOption = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -153,7 +153,7 @@ def retry(
     wait: WaitForEnd = True,
     watch: WatchLive = True,
     timeout: Timeout = None,
-    generation: Generation = None,
+    generation: GenerationOption = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -194,7 +194,7 @@ def restart(
     watch: WatchLive = True,
     timeout: Timeout = None,
     idempotency_key: IdempotencyKey = "",
-    generation: Generation = None,
+    generation: GenerationOption = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -227,7 +227,7 @@ def rerun(
         str,
         typer.Option(metavar="TEXT", help="Idempotency key: a repeat with the same text changes nothing."),
     ] = "",
-    generation: Generation = None,
+    generation: GenerationOption = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:

@@ -37,7 +37,7 @@ IdempotencyKey = Annotated[
         metavar="TEXT", help="Idempotency key: a repeat with the same text begins no new generation."
     ),
 ]
-Generation = Annotated[
+GenerationOption = Annotated[
     int | None, typer.Option(help="Refuse unless this is the current generation of the flow.")
 ]
 Nodes = Annotated[

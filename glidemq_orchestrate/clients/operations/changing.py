@@ -8,7 +8,7 @@ from uuid import uuid4
 from glidemq_orchestrate.clients.operations.reading import ReadingOperations
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.generation import note_flow
-from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import check_dependents, selection, starts
 from glidemq_orchestrate.flows.ownership import change_and_own, owner_of
 from glidemq_orchestrate.flows.spec import FlowNode
@@ -165,7 +165,7 @@ class FlowOperations(ReadingOperations):
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
-        change = Change.rerun(
+        change = RequestedChange.rerun(
             check_request(idempotency_key) or uuid4().hex, dependents=check_dependents(dependents)
         )
         yield from fenced(self.ref, generation)
@@ -202,7 +202,7 @@ class FlowOperations(ReadingOperations):
             FlowExpired: As ``rerun``.
         """
         picked = selection(node, nodes=nodes, pattern=pattern, state=state)
-        change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
+        change = RequestedChange("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
         yield from fenced(self.ref, generation)
         return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 
@@ -241,7 +241,7 @@ class FlowOperations(ReadingOperations):
             FlowNotFound, FlowExpired: As ``rerun``.
         """
         picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
-        change = Change("completed", uuid4().hex, encode(result, where="the result"))
+        change = RequestedChange("completed", uuid4().hex, encode(result, where="the result"))
         yield from fenced(self.ref, generation)
         return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 
@@ -278,7 +278,7 @@ class FlowOperations(ReadingOperations):
             FlowNotFound, FlowExpired: As ``rerun``.
         """
         picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
-        change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped manually")
+        change = RequestedChange("skipped", uuid4().hex, short_reason(reason) or "skipped manually")
         yield from fenced(self.ref, generation)
         return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 

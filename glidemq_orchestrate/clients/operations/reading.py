@@ -207,7 +207,7 @@ class ReadingOperations:
         """
         return client_supervision.is_supervised(self.ref)
 
-    def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> Changes:
+    def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> ChangeStream:
         """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.
 
         Starts with every node that has left ``waiting-children``. The dependencies that a node's rule
@@ -229,7 +229,7 @@ class ReadingOperations:
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
         limit = _limit(timeout)
-        return Changes(self, begin_watch(self.ref, after, limit, self.clock))
+        return ChangeStream(self, begin_watch(self.ref, after, limit, self.clock))
 
     def watch_batches(
         self,
@@ -237,7 +237,7 @@ class ReadingOperations:
         after: str | None = None,
         timeout: Duration | None = None,
         rest: Duration = 5,
-    ) -> Batches:
+    ) -> ChangeBatches:
         """``watch`` in batches of changes read together; the last batch ends with a ``FlowChange``.
 
         For readers with a lookup for each change, or with other work: an empty batch is yielded after a time
@@ -255,7 +255,7 @@ class ReadingOperations:
         pause = duration("rest", rest)
         rest_ms = min(milliseconds(pause), REST_MS)
         watch = begin_watch(self.ref, after, limit, self.clock, rest_ms=rest_ms)
-        return Batches(self, watch, Quiet(self.clock, pause))
+        return ChangeBatches(self, watch, Quiet(self.clock, pause))
 
     def result(self, *, timeout: Duration | None = None) -> Op[Mapping[str, Json]]:
         """Wait for the results of all nodes.
@@ -300,7 +300,7 @@ def _limit(timeout: Duration | None) -> int | None:
 
 
 @dataclass(slots=True)
-class Changes:
+class ChangeStream:
     """The changes of a flow, one by one."""
 
     flow: ReadingOperations
@@ -316,7 +316,7 @@ class Changes:
 
 
 @dataclass(slots=True)
-class Batches:
+class ChangeBatches:
     """The changes of a flow in batches read together; an empty batch after a time without changes."""
 
     flow: ReadingOperations

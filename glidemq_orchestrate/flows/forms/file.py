@@ -53,7 +53,7 @@ def _with(field: str) -> BeforeValidator:
     return BeforeValidator(partial(_read_field, field))
 
 
-Span = Annotated[timedelta, BeforeValidator(_read_short)]
+FileDuration = Annotated[timedelta, BeforeValidator(_read_short)]
 
 
 class _Strict(BaseModel):
@@ -77,21 +77,21 @@ class OptionsFile(
     """The max number of runs of the job."""
     backoff: Annotated[Backoff | None, _with("delay")] = None
     """Pause between attempts; without it a retry is immediate."""
-    timeout: Span | None = None
+    timeout: FileDuration | None = None
     """Max duration of one run."""
-    delay: Span = timedelta(0)
+    delay: FileDuration = timedelta(0)
     """Delay of the first run, from the end of the last dependency."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
     """1 runs first; 0, the default, runs after every job with a priority."""
     lifo: bool = False
     """Whether it runs before jobs added earlier."""
-    ttl: Span | None = None
+    ttl: FileDuration | None = None
     """Time after which it will not be started."""
     ordering: Annotated[Ordering | None, _with("per")] = None
     """A key whose jobs run in order, and its limits."""
     cost: float | None = None
     """Tokens that each start takes from the token bucket of the ordering key."""
-    lease: Span | None = None
+    lease: FileDuration | None = None
     """How long a worker may go without a heartbeat before another takes the job over."""
     remove_on_complete: Annotated[bool | int | Keep, _with("age")] = False
     """Whether and when the completed job is removed."""
@@ -131,7 +131,7 @@ class NodeFile(_Strict):
     """The trigger rule: when it runs, depending on how its dependencies end."""
     on_failure: OnFailure = OnFailure.FAIL
     """How its failure counts for its dependents."""
-    queue_timeout: Span | None = None
+    queue_timeout: FileDuration | None = None
     """It fails if no worker starts it within this time after it becomes ready."""
 
 
@@ -148,15 +148,15 @@ class FlowFile(_Strict):
     """In any order, without cycles."""
     labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 32})
     """Short strings by which flows can be found."""
-    retention: Span | None = None
+    retention: FileDuration | None = None
     """How long the jobs and results are kept after its end; by default without limit."""
-    deadline: Span | None = None
+    deadline: FileDuration | None = None
     """The flow fails if it does not end within this time after its start."""
     fail_fast: bool = False
     """The first failure ends all other nodes."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
     """The default for the nodes."""
-    queue_timeout: Span | None = None
+    queue_timeout: FileDuration | None = None
     """The default for the nodes."""
 
 

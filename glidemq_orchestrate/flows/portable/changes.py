@@ -16,7 +16,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.checked import MAX_NODES
 from glidemq_orchestrate.flows.definitions import refuse_lost
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_table import Change, requests
+from glidemq_orchestrate.flows.node_table import RequestedChange, requests
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import records, rounds
 from glidemq_orchestrate.flows.portable.advance import advance
@@ -60,7 +60,7 @@ def max_changes(size: int) -> int:
 
 
 def change(
-    ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
+    ref: FlowRef, names: Sequence[str], requested: RequestedChange, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     """Change nodes; see ``FlowBackend.change``."""
     while True:
@@ -97,7 +97,7 @@ def _check(ref: FlowRef, record: Record) -> None:
         raise FlowEnded(f"flow {ref.public_id} is being stopped")
 
 
-def _done(nodes: Sequence[Node], requested: Change) -> Op[set[str]]:
+def _done(nodes: Sequence[Node], requested: RequestedChange) -> Op[set[str]]:
     """The names of the nodes that this request has changed."""
     found: set[str] = set()
     for part in parts(nodes):
@@ -106,7 +106,7 @@ def _done(nodes: Sequence[Node], requested: Change) -> Op[set[str]]:
     return found
 
 
-def _is_to_change(node: Node, requested: Change, strict: bool) -> bool:  # noqa: FBT001  a flag of the request
+def _is_to_change(node: Node, requested: RequestedChange, strict: bool) -> bool:  # noqa: FBT001  a flag of the request
     """Whether an unchanged node must be changed; not if it already has the requested end."""
     if requested.what in rounds.GIVEN:
         if not node.end:

@@ -55,7 +55,7 @@ def note(  # noqa: PLR0913  the parts of a note
 ) -> Op[bool]:
     """Note what the next round does; False if another round was noted first. ``begin`` carries it out.
 
-    ``what``: see ``Change``, for these names; ``retry``: rerun what did not complete.
+    ``what``: see ``RequestedChange``, for these names; ``retry``: rerun what did not complete.
     """
     number, name = record.number + 1, uuid4().hex
     rows = {_row(name, node): "" for node in names} | {_row(name, ""): text}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import NodeNotRepeatable
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_table import Change, Row, read_rows
+from glidemq_orchestrate.flows.node_table import RequestedChange, Row, read_rows
 from glidemq_orchestrate.flows.owner import Owner, own_flow, owner_names
 from glidemq_orchestrate.flows.staged.reading import status
 from glidemq_orchestrate.flows.staged.submit import advance
@@ -49,7 +49,7 @@ def owners(ref: FlowRef) -> Op[list[str]]:
 
 
 def change_nodes(  # noqa: PLR0913  the function has as many arguments
-    home: QueueKeys, flow_id: str, change: Change, names: Sequence[str], now_ms: int, *, strict: bool
+    home: QueueKeys, flow_id: str, change: RequestedChange, names: Sequence[str], now_ms: int, *, strict: bool
 ) -> Call[list[str] | None]:
     """Note a change of these nodes; returns the names of those that change, None while the flow is busy."""
 
@@ -80,7 +80,7 @@ def max_changes(size: int) -> int:
 
 
 def change(
-    ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
+    ref: FlowRef, names: Sequence[str], requested: RequestedChange, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     """Change nodes in calls of the max size; see ``FlowBackend.change``."""
     if (yield from ask(has_grown(ref.home, ref.flow_id))):
@@ -93,7 +93,7 @@ def change(
 
 
 def _change_some(
-    ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
+    ref: FlowRef, names: Sequence[str], requested: RequestedChange, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     while True:
         call = change_nodes(ref.home, ref.flow_id, requested, names, clock.now_ms(), strict=strict)

@@ -156,7 +156,7 @@ def check_place(
             )
 
 
-Send = Callable[[Sequence[str], str, Sequence[Word]], Call[T]]
+SendNodes = Callable[[Sequence[str], str, Sequence[Word]], Call[T]]
 
 
 def grow(
@@ -208,7 +208,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
     growth_id: str,
     growth: CheckedGrowth,
     known: Mapping[str, KnownNode],
-    send: Send[T],
+    send: SendNodes[T],
 ) -> Iterator[Call[T]]:
     """The calls that stage a growth; the header of the last one has the total number of nodes."""
     names = JobNames(home.prefix, flow_id, growth.queue_of(known))

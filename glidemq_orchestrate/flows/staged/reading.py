@@ -17,11 +17,11 @@ from glidemq_orchestrate.flows.definitions import (
     WORK_FIELDS,
     Definition,
     NodeSettings,
+    NodeWork,
     Policies,
     PolicyForm,
     Ran,
     StoredNodes,
-    Work,
     read_work,
     settled_options,
 )
@@ -131,7 +131,7 @@ def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op
     return position
 
 
-def _row_and_work(name: str, text: str, fields: Sequence[str]) -> tuple[str, Row | None, Work | None]:
+def _row_and_work(name: str, text: str, fields: Sequence[str]) -> tuple[str, Row | None, NodeWork | None]:
     """Name, row and work of a node; no work if the job was removed or is about to be reset."""
     return name, flat_row(text), read_work(*fields[1:])
 

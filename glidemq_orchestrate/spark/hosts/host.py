@@ -46,7 +46,7 @@ _REPORTER_METHODS: Final = frozenset({"note_published"})
 """Methods that the contexts of users do not have."""
 _JSON_METHODS: Final = frozenset({"progress", "output"})
 
-Inbox = queue.SimpleQueue[Message]
+HostInbox = queue.SimpleQueue[Message]
 
 
 class Host:
@@ -63,9 +63,9 @@ class Host:
         self.settings = settings
         self.is_retired, self.steps, self.since = False, 0, time.monotonic()
         self._numbers = itertools.count()
-        self._inboxes: dict[int, Inbox] = {}
+        self._inboxes: dict[int, HostInbox] = {}
         self._is_killed = False
-        self._probe: tuple[int, Inbox, float] | None = None
+        self._probe: tuple[int, HostInbox, float] | None = None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._wire: Wire | None = None
@@ -221,7 +221,7 @@ class Host:
         raise StepCancelled(f"{title} was cancelled, but continued for {CANCEL_GRACE_SECONDS:g} s")
 
     @contextmanager
-    def _request(self, kind: str, value: Any) -> Iterator[tuple[int, Inbox]]:
+    def _request(self, kind: str, value: Any) -> Iterator[tuple[int, HostInbox]]:
         """Send a request; yields its number, and the inbox for the messages about it."""
         inbox = self._open_inbox(number := next(self._numbers))
         try:
@@ -230,15 +230,15 @@ class Host:
         finally:
             self._inboxes.pop(number, None)
 
-    def _open_inbox(self, number: int) -> Inbox:
-        inbox: Inbox = queue.SimpleQueue()
+    def _open_inbox(self, number: int) -> HostInbox:
+        inbox: HostInbox = queue.SimpleQueue()
         with self._lock:
             self._inboxes[number] = inbox
             if self._why:
                 inbox.put(Message.of("lost", number, (self._why, "")))
         return inbox
 
-    def _next(self, inbox: Inbox, number: int) -> Message | None:
+    def _next(self, inbox: HostInbox, number: int) -> Message | None:
         """The next message of a step; None if there is none yet.
 
         The end of the process is detected here too: a process that it has started may hold its connection

@@ -26,7 +26,7 @@ logger = logging.getLogger("glidemq_orchestrate.spark")
 
 PAUSES: Final = (0.1, 1.0, 5.0)
 """Seconds between attempts to make a version."""
-Attempt = tuple[str, str, int]
+AttemptKey = tuple[str, str, int]
 """Queue, job and epoch."""
 
 
@@ -99,10 +99,10 @@ class Accepted:
 
     def __init__(self, make: Make = lambda written, epoch: make_versions(written, None, epoch)) -> None:
         self.make = make
-        self._expected: dict[Attempt, list[Publication]] = defaultdict(list)
+        self._expected: dict[AttemptKey, list[Publication]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def expect(self, attempt: Attempt, publications: Sequence[Publication]) -> None:
+    def expect(self, attempt: AttemptKey, publications: Sequence[Publication]) -> None:
         """Record what an attempt has written."""
         if not publications:
             return
@@ -112,7 +112,7 @@ class Accepted:
                     del self._expected[one]
             self._expected[attempt] += publications
 
-    def take(self, attempt: Attempt) -> list[Publication]:
+    def take(self, attempt: AttemptKey) -> list[Publication]:
         """Remove and return what an attempt has published."""
         with self._lock:
             return self._expected.pop(attempt, [])

@@ -17,13 +17,13 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 if TYPE_CHECKING:
     from glidemq_orchestrate.testing.chaos.campaign import run_chaos
     from glidemq_orchestrate.testing.chaos.effects import effect
-    from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding, FindingKind, StepReport
+    from glidemq_orchestrate.testing.chaos.report import ChaosFinding, ChaosReport, FindingKind, StepReport
     from glidemq_orchestrate.testing.chaos.strikes import Act, Moment
 
 __all__ = [
     "Act",
+    "ChaosFinding",
     "ChaosReport",
-    "Finding",
     "FindingKind",
     "Moment",
     "StepReport",
@@ -34,7 +34,7 @@ __all__ = [
 _PUBLIC = {
     "campaign": ("run_chaos",),
     "effects": ("effect",),
-    "report": ("ChaosReport", "Finding", "FindingKind", "StepReport"),
+    "report": ("ChaosReport", "ChaosFinding", "FindingKind", "StepReport"),
     "strikes": ("Act", "Moment"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}

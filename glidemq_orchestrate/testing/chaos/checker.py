@@ -10,7 +10,7 @@ from itertools import pairwise
 from glidemq_orchestrate.testing.chaos import promises
 from glidemq_orchestrate.testing.chaos.book import Book, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
-from glidemq_orchestrate.testing.chaos.report import Finding, FindingKind, StepReport
+from glidemq_orchestrate.testing.chaos.report import ChaosFinding, FindingKind, StepReport
 from glidemq_orchestrate.testing.chaos.strikes import Calm
 
 
@@ -102,13 +102,13 @@ def calm_of(book: CampaignBook, flow_id: str) -> dict[str, Calm]:
     }
 
 
-def findings(book: CampaignBook, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> list[Finding]:
+def findings(book: CampaignBook, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> list[ChaosFinding]:
     """The problems: the first of each kind, step and detail, with the number of runs that had it.
 
     ``may_differ``: paths in results that may differ between attempts.
     """
     counted: Counter[tuple[FindingKind, str, str]] = Counter()
-    first: dict[tuple[FindingKind, str, str], Finding] = {}
+    first: dict[tuple[FindingKind, str, str], ChaosFinding] = {}
     suspects = book.suspects()
     for played in book.played:
         seen = set()
@@ -122,14 +122,15 @@ def findings(book: CampaignBook, calm: LedgerEntry, may_differ: Sequence[str] = 
     for code, run in suspects:
         if run is None:
             key = (FindingKind.WORKER_ENDED, "", f"with exit code {code} while it ran no handler")
-            first.setdefault(key, Finding(*key[:2], "", key[2], 0))
+            first.setdefault(key, ChaosFinding(*key[:2], "", key[2], 0))
             counted[key] += 1
     return [
-        Finding(one.kind, one.step, one.node, one.detail, one.run, counted[key]) for key, one in first.items()
+        ChaosFinding(one.kind, one.step, one.node, one.detail, one.run, counted[key])
+        for key, one in first.items()
     ]
 
 
-def steps(book: CampaignBook, found: Sequence[Finding]) -> list[StepReport]:
+def steps(book: CampaignBook, found: Sequence[ChaosFinding]) -> list[StepReport]:
     """The strikes and problems of each step."""
     numbers = {played["flow"] for played in book.played}
     nodes: dict[str, set[str]] = defaultdict(set)
@@ -161,7 +162,7 @@ def _of_run(
     calm: LedgerEntry,
     suspects: Sequence[tuple[int, HandlerRun | None]],
     may_differ: Sequence[str],
-) -> Iterator[Finding]:
+) -> Iterator[ChaosFinding]:
     flow, number = played["flow"], played["number"]
     for node, runs in book.handled[flow].items():
         step = _step(runs[0])
@@ -171,15 +172,15 @@ def _of_run(
             *_promises(book, runs),
         )  # fmt: skip
         for kind, detail in seen:
-            yield Finding(kind, step, node, detail, number)
+            yield ChaosFinding(kind, step, node, detail, number)
     for code, run in suspects:
         if run is not None and run.begin["flow"] == flow:
             detail = f"with exit code {code}"
-            yield Finding(FindingKind.WORKER_ENDED, _step(run), run.begin["node"], detail, number)
+            yield ChaosFinding(FindingKind.WORKER_ENDED, _step(run), run.begin["node"], detail, number)
     yield from _missing(book, played, calm)
     yield from _ends(book, played, calm)
     if played["check"]:
-        yield Finding(FindingKind.CHECK_FAILED, "", "", played["check"], number)
+        yield ChaosFinding(FindingKind.CHECK_FAILED, "", "", played["check"], number)
 
 
 def _effects(runs: Sequence[HandlerRun]) -> Iterator[tuple[FindingKind, str]]:
@@ -246,22 +247,22 @@ def _promises(book: CampaignBook, runs: Sequence[HandlerRun]) -> Iterator[tuple[
             yield FindingKind.PROMISE_BROKEN, "an end was accepted from an attempt that another had replaced"
 
 
-def _missing(book: CampaignBook, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
+def _missing(book: CampaignBook, played: LedgerEntry, calm: LedgerEntry) -> Iterator[ChaosFinding]:
     """Functions that a node calls without strikes, but in no attempt of this run, although it completed."""
     for name, (state, _) in played["nodes"].items():
         wanted = book.calls.get((calm["flow"], name), Counter())
         if state == "completed" == calm["nodes"].get(name, ("",))[0]:
             for function in wanted.keys() - book.calls.get((played["flow"], name), Counter()).keys():
                 step = _step(book.handled[played["flow"]][name][0])
-                yield Finding(FindingKind.EFFECT_MISSING, step, name, function, played["number"])
+                yield ChaosFinding(FindingKind.EFFECT_MISSING, step, name, function, played["number"])
 
 
-def _ends(book: CampaignBook, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
+def _ends(book: CampaignBook, played: LedgerEntry, calm: LedgerEntry) -> Iterator[ChaosFinding]:
     """Nodes that ended differently than without strikes, although their dependencies ended alike."""
     if not played["ended"]:
         strikes = sum(strike["flow"] == played["flow"] for strike in book.strikes)
         detail = f"{played['state']} after {played['seconds']:.0f} s and {strikes} strikes"
-        yield Finding(FindingKind.NOT_ENDED, "", "", detail, played["number"])
+        yield ChaosFinding(FindingKind.NOT_ENDED, "", "", detail, played["number"])
         return
     ends = dict.fromkeys(calm["nodes"], ("missing", ())) | dict(played["nodes"])
     differing = {
@@ -276,7 +277,7 @@ def _ends(book: CampaignBook, played: LedgerEntry, calm: LedgerEntry) -> Iterato
             step = _step(known[0]) if known else ""
             error = runs[-1].end["error"] if runs and runs[-1].end else ""
             detail = f"{state}{f' with {error}' if error else ''}, {calm['nodes'][name][0]} without strikes"
-            yield Finding(FindingKind.ENDS_DIFFERENTLY, step, name, detail, played["number"])
+            yield ChaosFinding(FindingKind.ENDS_DIFFERENTLY, step, name, detail, played["number"])
 
 
 def _mark(name: str, key: str) -> str:

@@ -58,7 +58,7 @@ ADVICE: Final[Mapping[FindingKind, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChaosFinding:
     """A problem.
 
     Attributes:
@@ -132,7 +132,7 @@ class ChaosReport:
     strikes: Mapping[str, int]
     seconds: float
     steps: Sequence[StepReport]
-    findings: Sequence[Finding]
+    findings: Sequence[ChaosFinding]
     notes: Sequence[str] = ()
 
     @property
@@ -153,6 +153,6 @@ class ChaosReport:
             raise AssertionError("\n  ".join([head, *lines, *more]))
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: ChaosFinding) -> str:
     where = f"{finding.step}, node {finding.node}: " if finding.step else ""
     return f"{where}{finding.kind}: {finding.detail} (run {finding.run}); {finding.advice}"

@@ -35,14 +35,14 @@ def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID
     Example:
         >>> acknowledge(triggering_asset_events[orders])  # doctest: +SKIP
     """
-    found: dict[str, dict[str, _Seen]] = {}
+    found: dict[str, dict[str, _SeenMessages]] = {}
     for event in events:
         extra = getattr(event, "extra", None) or {}
         payload = extra.get("payload")
         if isinstance(payload, dict) and {"queue", "messages"} <= payload.keys():
             of_queue = found.setdefault(str(payload["queue"]), {})
             for message in payload["messages"]:
-                seen = of_queue.setdefault(str(message["id"]), _Seen())
+                seen = of_queue.setdefault(str(message["id"]), _SeenMessages())
                 seen.add(message.get("added_at"), getattr(event, "timestamp", None))
     removed, conflicts = 0, list[JobStateConflict]()
     for name, of_queue in found.items():
@@ -58,7 +58,7 @@ def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenMessages:
     """The times that the events of a run contain for the messages with one id."""
 
     added: set[str] = field(default_factory=set)
@@ -81,7 +81,7 @@ class _Seen:
         return self.latest is None or created_at is None or created_at <= self.latest
 
 
-def _removed(queue: Queue, job_id: str, seen: _Seen) -> bool:
+def _removed(queue: Queue, job_id: str, seen: _SeenMessages) -> bool:
     """Remove a message, unless its id now belongs to a newer message."""
     with suppress(JobNotFound):  # acknowledged before
         if seen.is_of(queue.get_job(job_id).created_at):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow_provider_glidemq.attempt import TaskKey
+from airflow_provider_glidemq.task_attempt import TaskKey
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.functions import is_named, named_function
 from glidemq_orchestrate.foundation.importing import importing
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from glidemq_orchestrate.flows import FlowStatus
 
-Kind = Literal["submitted", "progress", "end"]
+CallbackKind = Literal["submitted", "progress", "end"]
 CALLBACK_TIMEOUT: Final = timedelta(seconds=30)
 
 
@@ -115,7 +115,7 @@ def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowE
     )
 
 
-def call_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
+def call_callbacks(paths: Sequence[str], kind: CallbackKind, event: FlowEvent, log: Logger) -> None:
     """Call the callbacks in an Airflow worker, which renews no lease during a call; never fails."""
     for path in paths:
         called = _begin(path, kind, event)
@@ -123,7 +123,7 @@ def call_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logg
         _report(called, path, kind, log)
 
 
-async def acall_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
+async def acall_callbacks(paths: Sequence[str], kind: CallbackKind, event: FlowEvent, log: Logger) -> None:
     """Call the callbacks in a triggerer; never fails."""
     for path in paths:
         called = _begin(path, kind, event)
@@ -139,7 +139,7 @@ class _NotCallable(Exception):
     """The callback cannot be imported here."""
 
 
-def _begin(path: str, kind: Kind, event: FlowEvent) -> Future[BaseException | None]:
+def _begin(path: str, kind: CallbackKind, event: FlowEvent) -> Future[BaseException | None]:
     """Call a callback in a separate thread, which continues harmlessly if it is no longer awaited.
 
     Returns:
@@ -172,7 +172,7 @@ MAX_THREADS: Final = 32
 _running: Final[set[threading.Thread]] = set()
 
 
-def _call(path: str, kind: Kind, event: FlowEvent) -> None:
+def _call(path: str, kind: CallbackKind, event: FlowEvent) -> None:
     try:
         with importing():
             function = named_function(f"{path}.on_{kind}", "callback").function
@@ -183,7 +183,7 @@ def _call(path: str, kind: Kind, event: FlowEvent) -> None:
         asyncio.run(found)
 
 
-def _report(called: Future[BaseException | None], path: str, kind: Kind, log: Logger) -> None:
+def _report(called: Future[BaseException | None], path: str, kind: CallbackKind, log: Logger) -> None:
     """Log the error of a call, or that it has not returned in time."""
     timeout = f"not returned after {CALLBACK_TIMEOUT.total_seconds():g} seconds; it is no longer awaited"
     raised = called.result() if called.done() else TimeoutError(timeout)

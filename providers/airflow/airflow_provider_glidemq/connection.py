@@ -10,7 +10,7 @@ from urllib.parse import quote
 from airflow_provider_glidemq.extras import read_extras
 from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.settings import DEFAULT_PORT, SENTINEL_PORT, Endpoint, Kind, options_in
+from glidemq_orchestrate.settings import DEFAULT_PORT, SENTINEL_PORT, Endpoint, ServerKind, options_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,7 +235,7 @@ def _check_tls(stated: Stated) -> None:
 
 def _url(stated: Stated) -> str:
     """A URL without user, password and query, which are passed separately."""
-    kind: Kind = stated.get("kind", "single")
+    kind: ServerKind = stated.get("kind", "single")
     places: tuple[Endpoint, ...] = stated.get("places")
     db = stated.get("db", 0)
     if not places[0].port:

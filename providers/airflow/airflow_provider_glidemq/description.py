@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_glidemq.attempt import USER_LABELS
+from airflow_provider_glidemq.task_attempt import USER_LABELS
 from airflow_provider_glidemq.templates import FREE, MARKS, TemplateNames, is_template, is_unknown
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow

@@ -12,11 +12,11 @@ from glidemq_orchestrate.dashboard import check_templates
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
 from glidemq_orchestrate.foundation.texts import shown
-from glidemq_orchestrate.settings import Kind
+from glidemq_orchestrate.settings import ServerKind
 
 LONG: Final = "extra__glidemq__"
 NESTED: Final = "__extra__"
-KINDS: Final = get_args(Kind)
+KINDS: Final = get_args(ServerKind)
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("0", "false", "no", "off", "none")
 # Names that other clients use, and the field or extra to use here.

@@ -51,7 +51,7 @@ PASSING: Final = (FlowNotFound, FlowExpired, NodeNotFound, Superseded)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ShownReports:
     """The reports of one run of a node that were shown.
 
     Attributes:
@@ -81,7 +81,7 @@ class NodeReports:
 
     logs: bool
     has_more: bool = False
-    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _seen: dict[str, _ShownReports] = field(default_factory=dict)
     _look: int = 0
 
     def due(self, nodes: Sequence[NodeStatus]) -> dict[str, int]:
@@ -116,10 +116,10 @@ class NodeReports:
                 yield f"[{node.name}] {in_line(progress)}"
             seen.progress = progress
 
-    def _of(self, node: NodeStatus) -> _Seen:
+    def _of(self, node: NodeStatus) -> _ShownReports:
         seen = self._seen.get(node.name)
         if seen is None or seen.job_id != node.job_id:
-            seen = self._seen[node.name] = _Seen(node.job_id, node.reruns)
+            seen = self._seen[node.name] = _ShownReports(node.job_id, node.reruns)
         elif seen.run != node.reruns:  # it runs again, and its job keeps its lines
             seen.run, seen.is_over = node.reruns, False
         return seen

@@ -9,8 +9,8 @@ from dagster_glidemq.checks import GlideMQCheck, build_glidemq_workers_check
 from dagster_glidemq.components import GlideMQFlowComponent
 from dagster_glidemq.executor import glidemq_executor
 from dagster_glidemq.launcher import GlideMQRunLauncher
-from dagster_glidemq.lineage import flow_id_for, is_retry, root_run_id
 from dagster_glidemq.pipes import PipesGlideMQClient
+from dagster_glidemq.reexecution import flow_id_for, is_retry, root_run_id
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.sensors import (
     build_glidemq_cancellation_sensor,

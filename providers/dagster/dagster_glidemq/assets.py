@@ -18,19 +18,19 @@ from dagster_glidemq.asset_flow import (
     identifier,
 )
 from dagster_glidemq.checks import GlideMQCheck, Metadata, by_node, check_checks, node_metadata
-from dagster_glidemq.lineage import flow_id_for, is_retry
+from dagster_glidemq.reexecution import flow_id_for, is_retry
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.runs import Changes, Duration, Json
 
-FlowId = Callable[[dg.AssetExecutionContext], str | None]
-Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
+FlowIdFunction = Callable[[dg.AssetExecutionContext], str | None]
+AssetResult = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 
 @dataclass(slots=True)
-class Selection:
+class SelectedAssets:
     """The assets and checks of which a run emits events."""
 
     assets: set[dg.AssetKey]
@@ -67,7 +67,7 @@ class Emitter:
 
     context: dg.AssetExecutionContext
     plan: AssetPlan
-    selection: Selection
+    selection: SelectedAssets
     checks: Sequence[GlideMQCheck]
     places: Mapping[str, NodePartition]
     emitted: set[tuple[dg.AssetKey, str | None]]
@@ -91,7 +91,7 @@ class Emitter:
                 for one in waits:
                     self._followers.setdefault(one, []).append(name)
 
-    def events(self, change: Changes) -> Iterator[Event]:
+    def events(self, change: Changes) -> Iterator[AssetResult]:
         """The events that are due now."""
         again = [node for node in change.ended if node.name in self._ended and node.name not in self._open]
         self._ended |= {node.name: node for node in change.ended}
@@ -133,7 +133,7 @@ class Emitter:
         place = self.places[node.name]
         return place.node in self.plan.keys or any(check.node == place.node for check in self.checks)
 
-    def _outcome(self, node: NodeStatus, result: Json, status: FlowStatus) -> Iterator[Event]:
+    def _outcome(self, node: NodeStatus, result: Json, status: FlowStatus) -> Iterator[AssetResult]:
         place = self.places[node.name]
         checks = by_node(self.checks).get(place.node, ())
         found = {check: check.result(self.plan.keys[check.asset_node], node, result) for check in checks}
@@ -211,7 +211,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
     flow: FlowSpec,
     build: Builder | None = None,
     build_partition: PartitionBuilder | None = None,
-    flow_id: FlowId | None = None,
+    flow_id: FlowIdFunction | None = None,
     nodes: Iterable[str] = (),
     asset_keys: Mapping[str, Key] | None = None,
     asset_specs: Mapping[str, dg.AssetSpec] | None = None,
@@ -317,9 +317,9 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
         pool=pool,
         required_resource_keys={resource_key},
     )
-    def run(context: dg.AssetExecutionContext) -> Iterator[Event]:
+    def run(context: dg.AssetExecutionContext) -> Iterator[AssetResult]:
         glidemq: GlideMQResource = getattr(context.resources, resource_key)
-        selection = Selection.of(context)
+        selection = SelectedAssets.of(context)
         made = builder.make(context, plan, checks)
         own_id = (flow_id(context) if flow_id is not None else None) or flow_id_for(context, flow.name)
         former = _former(context, glidemq, flow.name, own_id, made) if is_retry(context) else set()

@@ -28,7 +28,7 @@ DECIDING: Final = ENDS | {DagsterEventType.RESOURCE_INIT_FAILURE, DagsterEventTy
 
 
 @dataclass(slots=True)
-class _Step:
+class _StepState:
     """The state of a step: its attempt (0 is the first), its process, and those of earlier attempts."""
 
     attempt: int = 0
@@ -42,7 +42,7 @@ class Attempts:
     """Follows the attempts of steps by the events of a run, in their order."""
 
     def __init__(self) -> None:
-        self._steps: defaultdict[str, _Step] = defaultdict(_Step)
+        self._steps: defaultdict[str, _StepState] = defaultdict(_StepState)
 
     @classmethod
     def of(cls, entries: Iterable[EventLogEntry]) -> Attempts:

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 import dagster as dg
 from dagster import DagsterEvent
 
-from dagster_glidemq.lineage import Context, lineage_of, root_run_id
 from dagster_glidemq.private import EngineEventData
+from dagster_glidemq.reexecution import StepContext, reexecution_of, root_run_id
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.errors import FailedNode, FlowConflict, FlowFailed, GlideMQError
 from glidemq_orchestrate.flows import NodeStatus
@@ -61,7 +61,7 @@ class FlowRun:
         options: Other arguments of ``OrchestratedRun``.
     """
 
-    context: Context
+    context: StepContext
     producer: FlowProducer
     spec: FlowSpec
     flow_id: str
@@ -78,7 +78,7 @@ class FlowRun:
     def __post_init__(self, options: Mapping[str, Any]) -> None:
         """Determine the position of the step in the chain of runs."""
         self._run = OrchestratedRun(
-            attempt=lineage_of(self.context, self.spec.name),
+            attempt=reexecution_of(self.context, self.spec.name),
             flow_id=self.flow_id,
             owner=self._as_owner(),
             log=self.context.log,
@@ -98,7 +98,7 @@ class FlowRun:
         """
         spec = labelled(self.spec, self.context)
         run = self._run.changes(
-            self.producer, spec, timeout=timeout, on_begin=self._begun, look=self._end_with_run
+            self.producer, spec, timeout=timeout, on_begin=self._begun, on_poll=self._end_with_run
         )
         with contextlib.closing(cast("Generator[Changes]", run)) as changes:
             try:
@@ -201,7 +201,7 @@ def _is_open(instance: dg.DagsterInstance, run_id: str) -> bool:
     return run is not None and not run.is_finished
 
 
-def labelled(spec: FlowSpec, context: Context) -> FlowSpec:
+def labelled(spec: FlowSpec, context: StepContext) -> FlowSpec:
     """The flow with labels for run and step, as far as they fit."""
     run, step = context.run, context.op_execution_context
     ours = {
@@ -223,7 +223,7 @@ def _ended(exc: BaseException) -> str:
     return f"failed: {type(exc).__name__}"
 
 
-def _announce(context: Context, flow: Flow, spec: FlowSpec, link: str) -> None:
+def _announce(context: StepContext, flow: Flow, spec: FlowSpec, link: str) -> None:
     """Write the flow and its link to the event log of the run."""
     metadata: dict[str, dg.MetadataValue] = {
         "glidemq/flow_id": dg.MetadataValue.text(flow.id),
@@ -239,7 +239,7 @@ def _announce(context: Context, flow: Flow, spec: FlowSpec, link: str) -> None:
     DagsterEvent.engine_event(step, text, EngineEventData(metadata))
 
 
-def _log(context: Context, change: Changes) -> None:
+def _log(context: StepContext, change: Changes) -> None:
     """Log a line for each node that has ended, or a single line if there are many."""
     status = change.status
     counted = f"{status.completed} of {status.total} completed"

@@ -13,7 +13,7 @@ from pydantic import Field
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import ConfigDuration, OptionalConfigDuration, in_seconds
 from dagster_glidemq.flow_run import FlowRun, failure_from
-from dagster_glidemq.lineage import Context, flow_id_for, lineage_of
+from dagster_glidemq.reexecution import StepContext, flow_id_for, reexecution_of
 from glidemq_orchestrate import AsyncFlowProducer, AsyncQueue, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError
 from glidemq_orchestrate.flows import FlowOutcome
@@ -92,7 +92,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
 
     def run_flow(  # noqa: PLR0913  keyword-only, with defaults
         self,
-        context: Context,
+        context: StepContext,
         spec: FlowSpec,
         *,
         flow_id: str | None = None,
@@ -140,7 +140,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
 
     def stream_flow(  # noqa: PLR0913  keyword-only, with defaults
         self,
-        context: Context,
+        context: StepContext,
         spec: FlowSpec,
         *,
         flow_id: str | None = None,
@@ -171,7 +171,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             )
             yield from run.changes(timeout)
 
-    def continued_nodes(self, context: Context, flow_name: str, *, flow_id: str) -> set[str]:
+    def continued_nodes(self, context: StepContext, flow_name: str, *, flow_id: str) -> set[str]:
         """The nodes of the flow that ``run_flow`` would continue; empty if it would run the whole flow."""
         if not self.continues(context, flow_name, flow_id=flow_id):
             return set()
@@ -179,7 +179,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             return {node.name for node in self._patience()(lambda: producer.get(flow_id).nodes())}
         return set()
 
-    def continues(self, context: Context, flow_name: str, *, flow_id: str | None = None) -> bool:
+    def continues(self, context: StepContext, flow_name: str, *, flow_id: str | None = None) -> bool:
         """Whether ``run_flow`` would continue an existing flow, instead of running the whole flow.
 
         Args:
@@ -187,10 +187,10 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             flow_name: Name of the flow's specification.
             flow_id: As in ``run_flow``.
         """
-        lineage = lineage_of(context, flow_name)
+        reexecution = reexecution_of(context, flow_name)
         with self.get_client() as producer:
-            history = drive(history_of(producer, flow_id or lineage.flow_id, self._patience_from_start()))
-        return decide(lineage, history) in {Decision.REPAIR, Decision.SHARE, Decision.JOIN}
+            history = drive(history_of(producer, flow_id or reexecution.flow_id, self._patience_from_start()))
+        return decide(reexecution, history) in {Decision.REPAIR, Decision.SHARE, Decision.JOIN}
 
     def _patience(self) -> Patience:
         return Patience(in_seconds("patience", self.patience))

@@ -91,7 +91,7 @@ class GlideMQStepHandler(StepHandler):
             PayloadTooLarge: The state of the run takes more than 1 MiB packed: it has too many outputs.
             TransportError: The server cannot be reached for longer than ``patience``.
         """
-        step = _Step(step_handler_context, self._queue)
+        step = _SubmittedStep(step_handler_context, self._queue)
         metadata: dict[str, dg.MetadataValue[Any]] = {
             JOB_ID: dg.MetadataValue.text(step.job_id),
             QUEUE: dg.MetadataValue.text(step.place.queue),
@@ -115,7 +115,7 @@ class GlideMQStepHandler(StepHandler):
         If the server does not respond, the step counts as healthy. A lost step is revoked first, so that a
         worker that only seemed to be lost ends it.
         """
-        step = _Step(step_handler_context, self._queue)
+        step = _SubmittedStep(step_handler_context, self._queue)
         try:
             if self._waits_for_a_worker(step):
                 return CheckStepHealthResult.healthy()
@@ -138,7 +138,7 @@ class GlideMQStepHandler(StepHandler):
         Raises:
             TransportError: The server cannot be reached for longer than ``patience``.
         """
-        step = _Step(step_handler_context, self._queue)
+        step = _SubmittedStep(step_handler_context, self._queue)
         yield DagsterEvent.engine_event(
             step_handler_context.get_step_context(step.key),
             f"Revoking glide-mq job {step.job_id} of queue {step.place.queue}.",
@@ -146,7 +146,7 @@ class GlideMQStepHandler(StepHandler):
         )
         self._queues.revoke(step.place.queue, step.job_id)
 
-    def _waits_for_a_worker(self, step: _Step) -> bool:
+    def _waits_for_a_worker(self, step: _SubmittedStep) -> bool:
         """Whether the step waits in a queue with workers: then the shared cache of states suffices.
 
         A step that was started and returned is recognised when a worker takes it, or when no worker is left.
@@ -157,12 +157,12 @@ class GlideMQStepHandler(StepHandler):
         self._overdue.forget(queue, f"{queue}/{step.job_id}")
         return True
 
-    def _why_lost(self, step: _Step) -> str | None:
+    def _why_lost(self, step: _SubmittedStep) -> str | None:
         job = self._queues.read(step.place.queue, step.job_id)
         step.is_active = job is not None and job.state is JobState.ACTIVE
         return why_lost(job, self._queues.now(step.place.queue), self._overdue)
 
-    def _why_unserved(self, step: _Step) -> str | None:
+    def _why_unserved(self, step: _SubmittedStep) -> str | None:
         """Why no worker will take a waiting step."""
         queue = step.place.queue
         is_unserved = not step.is_active and not self._states.workers(queue)
@@ -174,7 +174,7 @@ class GlideMQStepHandler(StepHandler):
         )
 
 
-class _Step:
+class _SubmittedStep:
     """The identity of one attempt of a step."""
 
     def __init__(self, context: StepHandlerContext, queue: str) -> None:

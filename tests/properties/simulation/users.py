@@ -22,7 +22,7 @@ from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_ref
-from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.ownership import Ownership, Renewals
 from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
@@ -156,7 +156,7 @@ class Users:
             if node.name in chosen and node.data["grows"]:  # ended by hand it would add nothing
                 return
         text = json.dumps(names) if what == "completed" else BY_HAND
-        change = Change(what, self.scheduler.choices.token(), text)
+        change = RequestedChange(what, self.scheduler.choices.token(), text)
         try:
             yield from change_nodes(ref, Selection(chosen), change, self.scheduler)
         except (NodeNotEnded, NodeNotRepeatable, FlowEnded):

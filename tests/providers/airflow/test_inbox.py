@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.triggers.inbox import MAX_BYTES, MAX_FAILURES, Batch, Delivery, Inbox
+from airflow_provider_glidemq.triggers.inbox import MAX_BYTES, MAX_FAILURES, Delivery, Inbox, MessageBatch
 
 from glidemq_orchestrate import Context, RetryLater, Unrecoverable
 
@@ -23,8 +23,8 @@ def put(inbox: Inbox, *ids: object, data: Any = None) -> list[Delivery]:
     return made
 
 
-def ids(batch: Batch | Iterable[Delivery]) -> list[str]:
-    return [one.job_id for one in (batch.deliveries if isinstance(batch, Batch) else batch)]
+def ids(batch: MessageBatch | Iterable[Delivery]) -> list[str]:
+    return [one.job_id for one in (batch.deliveries if isinstance(batch, MessageBatch) else batch)]
 
 
 async def test_a_burst_is_one_event_with_the_messages_in_order() -> None:

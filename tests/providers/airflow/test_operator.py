@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow_provider_glidemq.attempt import TaskKey, began
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -21,6 +20,7 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, flow_id_for
 from airflow_provider_glidemq.ownership import owner_of
+from airflow_provider_glidemq.task_attempt import TaskKey, began
 from airflow_provider_glidemq.version_compat import (
     AirflowFailException,
     TaskDeferralError,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import redis
-from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowTimeout
 from airflow_provider_glidemq.node_reports import Waiting
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow_provider_glidemq.task_attempt import TaskKey
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferred
 

@@ -12,7 +12,7 @@ from airflow_provider_glidemq.triggers.shared.events import (
     OTHERS_AT_ONCE,
     Poller,
     QueueEvents,
-    Subscription,
+    Watcher,
 )
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
@@ -46,9 +46,9 @@ async def submitted(producer: AsyncFlowProducer, count: int) -> list[AsyncFlow]:
 
 async def watched(
     producer: AsyncFlowProducer, count: int, *, seldom: float = 600
-) -> list[Subscription[FlowStatus]]:
+) -> list[Watcher[FlowStatus]]:
     flows = await submitted(producer, count)
-    return [Subscription(flow, often=600, seldom=seldom) for flow in flows]
+    return [Watcher(flow, often=600, seldom=seldom) for flow in flows]
 
 
 async def test_a_flow_that_an_event_names_does_not_wait_behind_the_others(
@@ -72,7 +72,7 @@ async def test_ends_at_the_same_time_are_looked_at_together(
     producer: AsyncFlowProducer, calls: list[list[str]]
 ) -> None:
     looks, flows = Poller(producer.statuses), await submitted(producer, NAMED_AT_ONCE + 1)
-    subscriptions = [Subscription[FlowStatus](flow, often=600, seldom=600) for flow in flows]
+    subscriptions = [Watcher[FlowStatus](flow, often=600, seldom=600) for flow in flows]
     for one, flow in zip(subscriptions, flows, strict=True):
         looks.add(one)
         one.status = await flow.status()  # as if it had been looked at
@@ -125,7 +125,7 @@ async def test_a_flow_that_was_removed_is_an_error_of_its_watcher_only(
 ) -> None:
     looks, (flow, other) = Poller(producer.statuses), await submitted(producer, 2)
     flow._operations.ref = flow._ref.__class__(flow._ref.home, "never")
-    gone, left = (Subscription[FlowStatus](one, often=600, seldom=600) for one in (flow, other))
+    gone, left = (Watcher[FlowStatus](one, often=600, seldom=600) for one in (flow, other))
     for one in (gone, left):
         looks.add(one)
     looking = asyncio.create_task(looks.run())

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import TaskAttempt, TaskKey, flow_id_for
 from airflow_provider_glidemq.ownership import owner_of
+from airflow_provider_glidemq.task_attempt import AirflowAttempt, TaskKey, flow_id_for
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.shared import reconciler
 from airflow_provider_glidemq.triggers.shared.reconciler import Reconciler
@@ -55,7 +55,7 @@ async def begun(
         "run_id": run,
         "map_index": str(index),
     }
-    labels |= {"try": "1"} | TaskAttempt.of(ti, FakeRun(), 0).label(is_owned=is_owned)  # type: ignore[arg-type]
+    labels |= {"try": "1"} | AirflowAttempt.of(ti, FakeRun(), 0).label(is_owned=is_owned)  # type: ignore[arg-type]
     spec = FlowSpec("n", [FlowNode("n", queue=QUEUE, job="nobody", data=more.pop("data", 1))], labels=labels)
     more = {"owner": owner_of(TaskKey.of(ti).owner, 3600.0) if is_owned else None} | more
     return await producer.submit(spec, flow_id=flow_id_for("d", task, run, index), **more)

@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseTrigger
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.shared import client, events
 from airflow_provider_glidemq.triggers.shared.client import shared_client
-from airflow_provider_glidemq.triggers.shared.events import Subscription
+from airflow_provider_glidemq.triggers.shared.events import Watcher
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Worker
 from glidemq_orchestrate.flows import FlowStatus
@@ -27,17 +27,17 @@ CLASS_PATH = "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger"
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Subscription[FlowStatus]]:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Watcher[FlowStatus]]:
     """Grows whenever a trigger that has seen the state of its flow waits for another one."""
-    began: list[Subscription[FlowStatus]] = []
-    wait = Subscription.wait
+    began: list[Watcher[FlowStatus]] = []
+    wait = Watcher.wait
 
-    async def noted(self: Subscription[FlowStatus], seconds: float | None) -> FlowStatus | None:
+    async def noted(self: Watcher[FlowStatus], seconds: float | None) -> FlowStatus | None:
         if self.status is not None:
             began.append(self)
         return await wait(self, seconds)
 
-    monkeypatch.setattr(Subscription, "wait", noted)
+    monkeypatch.setattr(Watcher, "wait", noted)
     return began
 
 
@@ -63,7 +63,7 @@ def test_serialize_is_pinned_and_stable() -> None:
 
 
 async def test_it_fires_when_the_flow_completes(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
+    valkey: Valkey, worker: Worker, waiting: list[Watcher[FlowStatus]]
 ) -> None:
     submit(valkey, chain("wait"), "f")
     # Woken by the event, not by the poll interval.
@@ -179,7 +179,7 @@ def is_reading(client: dict[str, str]) -> bool:
 
 
 async def test_many_triggers_share_one_reader(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
+    valkey: Valkey, worker: Worker, waiting: list[Watcher[FlowStatus]]
 ) -> None:
     count = 200
     control = redis.Redis.from_url(valkey.url.replace("valkey", "redis"), decode_responses=True)
@@ -204,7 +204,7 @@ async def test_many_triggers_share_one_reader(
 
 
 async def test_a_cut_connection_is_made_again(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
+    valkey: Valkey, worker: Worker, waiting: list[Watcher[FlowStatus]]
 ) -> None:
     submit(valkey, chain("wait"), "f")
     task = asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"), 60))
@@ -260,7 +260,7 @@ async def test_readers_of_queues_that_nobody_watches_any_more_are_dropped(
 
 
 async def test_a_cancelled_trigger_leaves_the_others_alone(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
+    valkey: Valkey, worker: Worker, waiting: list[Watcher[FlowStatus]]
 ) -> None:
     submit(valkey, chain("wait"), "f")
     first, second = (asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"))) for _ in range(2))
@@ -357,7 +357,7 @@ async def test_a_kill_that_is_interrupted_cancels_all_the_same(
 
 
 async def test_a_kill_imports_nothing_more(
-    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, waiting: list[Subscription[FlowStatus]]
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, waiting: list[Watcher[FlowStatus]]
 ) -> None:
     """Imports took 5 s, and 73 s on a busy machine; a triggerer that stops gives a kill a second."""
     task_states(monkeypatch, {"r1": {"t": "failed"}})

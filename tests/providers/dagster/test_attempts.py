@@ -17,7 +17,7 @@ from dagster._core.execution.retries import RetryMode
 from dagster._utils.error import SerializableErrorInfo  # type: ignore[attr-defined]
 from dagster_glidemq.attempts import Attempts, StepAttempt
 from dagster_glidemq.step_job import StepJob, packed
-from dagster_glidemq.warm.execution import Execution
+from dagster_glidemq.warm.execution import WarmExecution
 from dagster_glidemq.warm.processes import EndedRuns, WarmProcesses
 from dagster_glidemq.warm.sources import Sources
 
@@ -148,7 +148,7 @@ def test_a_run_ends_with_its_process_unless_it_is_resumed(
 
 
 def test_a_run_that_was_terminated_as_it_started_is_not_running_again(make: Callable[..., Any]) -> None:
-    instance, execution = make("STARTING"), Execution(Sources())
+    instance, execution = make("STARTING"), WarmExecution(Sources())
     started = DagsterEvent(DagsterEventType.RUN_START.value, "job")
     execution._heard(RUN, started)
     for end in ("STARTED", "CANCELING"):
@@ -163,7 +163,7 @@ def test_a_run_that_was_terminated_as_it_started_is_not_running_again(make: Call
 def test_a_run_that_is_to_be_terminated_does_not_fail(
     make: Callable[..., Any], status: str, end: str
 ) -> None:
-    instance, execution = make(status), Execution(Sources())
+    instance, execution = make(status), WarmExecution(Sources())
     execution.cancel_instead()
     execution._instance.report_run_failed(instance.get_run_by_id(RUN), "the worker was restarted")
     assert instance.get_run_by_id(RUN).status.value == end

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster_glidemq import GlideMQResource, build_glidemq_event_sensor
-from dagster_glidemq.sensors.tick import Answer
+from dagster_glidemq.sensors.tick import RequestResult
 
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
@@ -115,7 +115,7 @@ def test_a_request_function_answers_in_any_of_the_ways_of_dagster(
 ) -> None:
     finish(url, 4)
     key = dg.AssetKey("orders")
-    answers: list[Answer] = [
+    answers: list[RequestResult] = [
         [dg.RunRequest(), dg.RunRequest(run_key="own"), dg.RunRequest()],
         dg.AssetMaterialization(key, metadata={"rows": 3}),
         [dg.AssetObservation(key), dg.AssetCheckEvaluation(key, "fresh", passed=True, metadata={})],

@@ -11,7 +11,7 @@ from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.launcher import LaunchRunContext, ResumeRunContext, WorkerStatus
 from dagster_glidemq.launcher import GlideMQRunLauncher
 from dagster_glidemq.step_job import RUN_JOB, run_job_id
-from dagster_glidemq.warm.execution import Execution
+from dagster_glidemq.warm.execution import WarmExecution
 from dagster_glidemq.warm.messages import NotPrepared
 from dagster_glidemq.warm.sources import Sources
 
@@ -111,7 +111,7 @@ def test_the_code_of_a_run_that_has_ended_is_not_imported(
         steps.instance.report_run_failed(again(steps, run), "Run timed out")
     else:
         steps.instance.delete_run(run.run_id)
-    execution = Execution(Sources())
+    execution = WarmExecution(Sources())
     reason = f"{run.run_id} has ended: it is FAILURE" if ending == "failed" else f"{run.run_id} was deleted"
     with pytest.raises(NotPrepared, match=reason):
         execution.prepare("run", data)

@@ -83,8 +83,8 @@ def test_the_storages_of_a_new_home_are_not_made_before_there_is_a_job(
 def test_the_commands_of_dagster_are_imported_before_the_first_fork() -> None:
     """Otherwise each step would import them itself."""
     code = (
-        "import sys; from dagster_glidemq.warm.execution import Execution, Sources; "
-        "Execution(Sources()).warm_up(); print('dagster._cli.api' in sys.modules)"
+        "import sys; from dagster_glidemq.warm.execution import WarmExecution, Sources; "
+        "WarmExecution(Sources()).warm_up(); print('dagster._cli.api' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "True"

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
-from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.builders import node
@@ -94,7 +94,7 @@ def test_whoever_dies_after_any_call_a_repeat_ends_them_and_runs_none(
         done = finished(flows, work)
         done.skip_node("b")
         ran(done, work)
-        picked, wanted = Selection(("a", "b", "d")), Change("skipped", "r1", "no data")
+        picked, wanted = Selection(("a", "b", "d")), RequestedChange("skipped", "r1", "no data")
         hand.run_until(change_nodes(done._ref, picked, wanted, SystemClock()), calls)
         assert hand.run(change_nodes(done._ref, picked, wanted, SystemClock())) == ["a", "d"]
         assert ran(done, work) == ["c"]

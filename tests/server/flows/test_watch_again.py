@@ -165,7 +165,7 @@ class TestWhileItBeginsAgain:
         flow = flows.submit(pair(), flow_id="w")
         hold = flow_watch._hold_streams
 
-        def hold_later(watch: flow_watch.Watch, found: flow_watch.Found) -> Op[bool]:
+        def hold_later(watch: flow_watch.Watch, found: flow_watch.FoundNodes) -> Op[bool]:
             work.held["b"].set()
             flow.wait(timeout=LONG)
             return (yield from hold(watch, found))
@@ -184,7 +184,7 @@ class TestWhileItBeginsAgain:
         way = backend_of(flow._ref)
         read, reads = way.ranked, count(1)
 
-        def read_later(ref: FlowRef) -> Op[flow_watch.Found]:
+        def read_later(ref: FlowRef) -> Op[flow_watch.FoundNodes]:
             if next(reads) == 2:
                 flow.rerun("a")
                 if has_ended:

@@ -21,7 +21,7 @@ from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.flows.index import find_ref
-from glidemq_orchestrate.flows.node_table import Change, What, read_row
+from glidemq_orchestrate.flows.node_table import RequestedChange, What, read_row
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.staged.changes import own
 from glidemq_orchestrate.flows.staged.submit import advance_flow
@@ -196,7 +196,9 @@ class AnyOrderAgain(AnyOrder):
     def somebody_changes_nodes(self, data: st.DataObject, what: What, dies: int | None) -> None:
         names = data.draw(st.lists(st.sampled_from(list(self.spec)), unique=True, min_size=1, max_size=3))
         self.edits += 1
-        wanted = Change(what, f"request {self.edits}", '"by hand"' if what == "completed" else "by hand")
+        wanted = RequestedChange(
+            what, f"request {self.edits}", '"by hand"' if what == "completed" else "by hand"
+        )
         self.is_steered = True
         if what == "completed":
             self.given |= {self.ids[name] for name in names}

@@ -14,7 +14,7 @@ import pytest
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
 from glidemq_orchestrate.flows import outcome
-from glidemq_orchestrate.flows.node_table import Change, What
+from glidemq_orchestrate.flows.node_table import RequestedChange, What
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
 from glidemq_orchestrate.flows.portable.records import Record
@@ -37,7 +37,7 @@ def clear(slots: Slots) -> None:
 
 
 def change(slots: Slots, what: What, *names: str, request: str = "r") -> Op[list[str]]:
-    return change_nodes(slots.ref(), Selection(names), Change(what, request, GIVEN), slots)
+    return change_nodes(slots.ref(), Selection(names), RequestedChange(what, request, GIVEN), slots)
 
 
 def supervised(slots: Slots) -> list[str]:

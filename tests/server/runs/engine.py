@@ -72,7 +72,7 @@ class Engine:
         made.write_text(json.dumps({**every, f"{run_id}/{name}": asdict(record)}))
         made.replace(self.database)
 
-    def execute(self, run_id: str, task: Task, look: Callable[[], object] = lambda: None) -> Any:
+    def execute(self, run_id: str, task: Task, on_poll: Callable[[], object] = lambda: None) -> Any:
         """Run a task with its retries, or go on with what a process that died has left."""
         last = self.read(run_id, task.name).tries + task.retries + 1
         while True:
@@ -80,7 +80,7 @@ class Engine:
             record.tries, record.state, record.generation = record.tries + 1, "running", None
             self.write(run_id, task.name, record)
             try:
-                found = self._follow(run_id, task, record, look)
+                found = self._follow(run_id, task, record, on_poll)
             except (FlowFailed, FlowCancelled):
                 if record.tries < last:
                     continue
@@ -117,7 +117,7 @@ class Engine:
             **more,
         }
 
-    def _follow(self, run_id: str, task: Task, record: Record, look: Callable[[], object]) -> Any:
+    def _follow(self, run_id: str, task: Task, record: Record, on_poll: Callable[[], object]) -> Any:
         def begun(flow: Any) -> None:
             record.generation = flow.generation
             self.write(run_id, task.name, record)
@@ -125,11 +125,11 @@ class Engine:
         fields = {"require_workers": task.require_workers, "worker_timeout": task.worker_timeout}
         made = self._run(run_id, task.name, record, **fields)
         if self.is_async:
-            asyncio.run(self._wait(AsyncOrchestratedRun(**made), task, begun, look))
+            asyncio.run(self._wait(AsyncOrchestratedRun(**made), task, begun, on_poll))
         with FlowProducer(self.url) as producer:
             run = OrchestratedRun(**made)
             if not self.is_async:
-                for _ in run.changes(producer, task.spec, on_begin=begun, look=look):
+                for _ in run.changes(producer, task.spec, on_begin=begun, on_poll=on_poll):
                     pass
             flow: Flow = run.current(producer)
             found = collect(flow, "leaves") or {}
@@ -142,10 +142,10 @@ class Engine:
         run: AsyncOrchestratedRun,
         task: Task,
         begun: Callable[[Any], None],
-        look: Callable[[], object],
+        on_poll: Callable[[], object],
     ) -> None:
         async with AsyncFlowProducer(self.url) as producer:
-            async for change in run.changes(producer, task.spec, on_begin=begun, look=look):
+            async for change in run.changes(producer, task.spec, on_begin=begun, on_poll=on_poll):
                 found: Any = change.results()
                 with suppress(Superseded):  # restarted since: the changes of the next generation follow
                     ended = {node.name for node in change.ended if node.state == "completed"}

@@ -11,7 +11,7 @@ import pytest
 from glidemq_orchestrate import FlowProducer, FlowState, JobOptions
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts import workers
-from glidemq_orchestrate.attempts.supervision import Supervision, Tick
+from glidemq_orchestrate.attempts.supervision import Supervision, TickResult
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged.submit import chunks, stage_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
@@ -57,10 +57,10 @@ class Scene:
         for worker in self.workers:
             worker.at = self.now
 
-    def tick(self, queue: QueueKeys = ETL, token: str = "one") -> Tick:
+    def tick(self, queue: QueueKeys = ETL, token: str = "one") -> TickResult:
         return self.hand.run(supervise.tick(Supervision(queue, token), self))
 
-    def lap(self, queue: QueueKeys = ETL) -> Tick:
+    def lap(self, queue: QueueKeys = ETL) -> TickResult:
         """A tick whose walk over the open nodes begins from the start."""
         self.wait(supervise.LAP_MS)
         return self.tick(queue)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_glidemq.attempt import flow_id_for
 from airflow_provider_glidemq.description import check_job, job_spec
 from airflow_provider_glidemq.functions import SPARK_JOB
 from airflow_provider_glidemq.operators.flow import GlideMQFlowOperator
 from airflow_provider_glidemq.operators.lifecycle import XCOM_FLOW_ID, FlowTask
 from airflow_provider_glidemq.results import KEEPING, check_size
+from airflow_provider_glidemq.task_attempt import flow_id_for
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException
 from glidemq_orchestrate import runs

@@ -10,8 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_glidemq.attempt import KILLED, TaskAttempt, TaskKey, begun_by, runs_before
-from airflow_provider_glidemq.callbacks import Kind, call_callbacks, event_of
+from airflow_provider_glidemq.callbacks import CallbackKind, call_callbacks, event_of
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
     RESTART_ADVICE,
@@ -28,6 +27,7 @@ from airflow_provider_glidemq.node_reports import NodeReports, Waiting, holds_ma
 from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import check_parameters, default_deferrable, in_seconds
+from airflow_provider_glidemq.task_attempt import KILLED, AirflowAttempt, TaskKey, begun_by, runs_before
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import BACKSTOP, SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -178,12 +178,12 @@ class FlowTask(LineageTask):
             return str(given)
         return given or TaskKey.of(ti).flow_id
 
-    def _attempt(self, context: Context) -> TaskAttempt:
+    def _attempt(self, context: Context) -> AirflowAttempt:
         ti = context["ti"]
         before = runs_before(ti, self.upstream_task_ids) if self.shows_end else ""
-        return TaskAttempt.of(ti, context["dag_run"], self.retries, before, shows_end=self.shows_end)
+        return AirflowAttempt.of(ti, context["dag_run"], self.retries, before, shows_end=self.shows_end)
 
-    def _start_run(self, context: Context, attempt: TaskAttempt | None = None) -> OrchestratedRun:
+    def _start_run(self, context: Context, attempt: AirflowAttempt | None = None) -> OrchestratedRun:
         """Start or continue the run of the flow. Its owner renews the lease while this process waits.
 
         So the lease may be short; see ``_keep_while_deferred``.
@@ -204,7 +204,7 @@ class FlowTask(LineageTask):
     def _run_of(self, context: Context) -> OrchestratedRun:
         return self._run or self._start_run(context)
 
-    def _spec(self, context: Context, attempt: TaskAttempt) -> FlowSpec:
+    def _spec(self, context: Context, attempt: AirflowAttempt) -> FlowSpec:
         ti = context["ti"]
         with self._located_errors(), airflow_errors():
             spec = self._described(context)
@@ -318,7 +318,9 @@ class FlowTask(LineageTask):
         on_progress = partial(self._notify, "progress", context)
         return Waiting(self.log, self.logging_interval, reports, on_progress=on_progress)
 
-    def _notify(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
+    def _notify(
+        self, kind: CallbackKind, context: Context, status: FlowStatus, failed: Sequence[str] = ()
+    ) -> None:
         if self.callbacks:
             call_callbacks(self.callbacks, kind, event_of(context["ti"], status, failed), self.log)
 

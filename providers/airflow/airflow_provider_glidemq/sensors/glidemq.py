@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import PokeReturnValue
 
-from airflow_provider_glidemq.attempt import flow_id_for
 from airflow_provider_glidemq.conditions import WAITING, Condition, QueueCondition, QueueState
 from airflow_provider_glidemq.exceptions import (
     GlideMQFlowCancelled,
@@ -18,6 +17,7 @@ from airflow_provider_glidemq.exceptions import (
 from airflow_provider_glidemq.parameters import check_text
 from airflow_provider_glidemq.results import check_result, check_size
 from airflow_provider_glidemq.sensors.waiting import WaitingSensor
+from airflow_provider_glidemq.task_attempt import flow_id_for
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.queue import GlideMQJobTrigger, GlideMQQueueTrigger
 from glidemq_orchestrate import FlowState, runs

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.description import check_description
 from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, again_in_group, airflow_errors
 from airflow_provider_glidemq.group_flow import GROUP_LABEL, XCOM_LAUNCHED, flow_of, ordered
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook, looking_up, patience_for
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.results import check_size
+from airflow_provider_glidemq.task_attempt import TaskKey
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_glidemq.attempt import TaskKey, is_taken_over
 from airflow_provider_glidemq.node_reports import FlowLog, NodeReports
 from airflow_provider_glidemq.ownership import lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
+from airflow_provider_glidemq.task_attempt import TaskKey, is_taken_over
 from airflow_provider_glidemq.triggers.waiting import (
+    OwnerRenewal,
     ProgressCallbacks,
-    Renewal,
     WaitingTrigger,
     module,
     to_its_end,
@@ -80,7 +80,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         """Prepare the wait."""
         super().__post_init__()
         self.callbacks = list(self.callbacks)
-        self._renewal = Renewal(self.lease)
+        self._renewal = OwnerRenewal(self.lease)
         self._logged = (-1, 0.0)
         self._shown: tuple[int, FlowLog] | None = None
 

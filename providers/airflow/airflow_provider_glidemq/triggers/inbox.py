@@ -57,7 +57,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Batch:
+class MessageBatch:
     """The messages of one event."""
 
     queue: str
@@ -108,7 +108,7 @@ class Inbox:
         self._error = error
         self._changed.set()
 
-    async def next(self) -> Batch:
+    async def next(self) -> MessageBatch:
         """Wait for messages, and return those of the next event.
 
         Raises:
@@ -129,9 +129,9 @@ class Inbox:
         if self._until_run is not None and self._added_at is not None:
             for one, at in zip(batch, await self._added_at([one.job_id for one in batch]), strict=True):
                 one.message["added_at"] = at
-        return Batch(self._queue, batch)
+        return MessageBatch(self._queue, batch)
 
-    def stored(self, batch: Batch) -> None:
+    def stored(self, batch: MessageBatch) -> None:
         """Record that Airflow has stored the event: its jobs complete, or wait for an acknowledgement."""
         for one in batch.deliveries:
             self._failures.pop(one.job_id, None)
@@ -142,7 +142,7 @@ class Inbox:
                 pause = timedelta(seconds=self._until_run)
                 one.end(RetryLater(pause, "no run of Airflow has acknowledged it yet", counts=False))
 
-    def not_stored(self, batch: Batch) -> None:
+    def not_stored(self, batch: MessageBatch) -> None:
         """Record that Airflow has not stored the event: its messages are repeated one by one, a few times."""
         for one in batch.deliveries:
             self._open.discard(one)

@@ -25,7 +25,7 @@ from glidemq_orchestrate.runs import reconnect_pauses
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer
 
-    from airflow_provider_glidemq.triggers.inbox import Batch, Inbox
+    from airflow_provider_glidemq.triggers.inbox import Inbox, MessageBatch
     from glidemq_orchestrate.runs import Duration
 
 MAX_MESSAGES: Final = 500
@@ -135,7 +135,7 @@ class GlideMQMessageTrigger(Serialized, BaseEventTrigger):
                 yield MessagesEvent(payload=batch.payload)
                 loop.call_later(SETTLED_SECONDS, inbox.stored, batch)
 
-    async def batches(self) -> AsyncGenerator[tuple[Inbox, Batch]]:
+    async def batches(self) -> AsyncGenerator[tuple[Inbox, MessageBatch]]:
         """Yield the messages, indefinitely; after an error, log it and continue after a pause."""
         consumer = await module("consumer")
         source = consumer.Source(self.glidemq_conn_id, self.queue_name)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.group_flow import (
     LAUNCH_SECONDS,
@@ -32,9 +31,10 @@ from airflow_provider_glidemq.group_flow import (
 from airflow_provider_glidemq.node_reports import WITHHELD, FlowLog, NodeReports
 from airflow_provider_glidemq.ownership import DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import Converted, OptionalSeconds, Seconds, in_seconds
+from airflow_provider_glidemq.task_attempt import TaskKey
 from airflow_provider_glidemq.triggers.nodes import NodeEnd, TaskNodes
 from airflow_provider_glidemq.triggers.waiting import (
-    Renewal,
+    OwnerRenewal,
     WaitingTrigger,
     module,
     rest_until,
@@ -115,7 +115,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
         """Prepare the wait."""
         super().__post_init__()
         self._logged = ("", 0.0)
-        self._renewal = Renewal(self.lease)
+        self._renewal = OwnerRenewal(self.lease)
         self._is_masked = False
         self._has_run_before = False
 

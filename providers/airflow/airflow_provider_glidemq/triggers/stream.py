@@ -13,7 +13,7 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_provider_glidemq.triggers.shared.events import start
 
 if TYPE_CHECKING:
-    from airflow_provider_glidemq.triggers.inbox import Batch, Inbox
+    from airflow_provider_glidemq.triggers.inbox import Inbox, MessageBatch
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 class MessageProducer(SharedStreamProducer):
     """Takes the messages of a trigger, and completes the jobs of the messages that Airflow has stored."""
 
-    def __init__(self, batches: AsyncGenerator[tuple[Inbox, Batch]]) -> None:
+    def __init__(self, batches: AsyncGenerator[tuple[Inbox, MessageBatch]]) -> None:
         self._batches = batches
-        self._reading: asyncio.Task[tuple[Inbox, Batch]] | None = None
+        self._reading: asyncio.Task[tuple[Inbox, MessageBatch]] | None = None
 
-    async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], tuple[Inbox, Batch]]]:
+    async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], tuple[Inbox, MessageBatch]]]:
         """Yield each batch, with its inbox.
 
         Airflow cancels this before it reports the last stored events, so cancelling must not end the worker.
@@ -45,7 +45,7 @@ class MessageProducer(SharedStreamProducer):
                 logger.warning("Airflow did not store an event of queue %s: it comes again", messages.queue)
                 inbox.not_stored(messages)
 
-    def get_advance_lane(self, broker_payload: tuple[Inbox, Batch]) -> Hashable:
+    def get_advance_lane(self, broker_payload: tuple[Inbox, MessageBatch]) -> Hashable:
         """A separate lane for each batch: no batch waits for another."""
         return broker_payload[1]
 

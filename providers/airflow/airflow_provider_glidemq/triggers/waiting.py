@@ -143,7 +143,7 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
     await asyncio.shield(ending)
 
 
-class Renewal:
+class OwnerRenewal:
     """Renews a lease three times per length, and at once for a new generation.
 
     Args:

@@ -18,8 +18,8 @@ from dagster_glidemq.durations import (
     PositiveConfigDuration,
     in_seconds,
 )
-from dagster_glidemq.lineage import Context
 from dagster_glidemq.pipes.run import CompletedInvocation, Events, PipesRun
+from dagster_glidemq.reexecution import StepContext
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError
@@ -31,7 +31,7 @@ _BEGUN: Final[WeakKeyDictionary[Any, dict[str, FlowSpec]]] = WeakKeyDictionary()
 """The flows that each step of this process has run, by name."""
 
 
-class Work(TypedDict, total=False):
+class PipesWork(TypedDict, total=False):
     """The job or flow that a step runs. ``PipesGlideMQClient.run`` describes the keys."""
 
     job: str
@@ -95,7 +95,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
     )
 
     def run(  # type: ignore[override]  # the base takes any keywords
-        self, *, context: Context, extras: PipesExtras | None = None, **work: Unpack[Work]
+        self, *, context: StepContext, extras: PipesExtras | None = None, **work: Unpack[PipesWork]
     ) -> CompletedInvocation:
         """Run a job or a flow and wait until it has completed.
 
@@ -137,10 +137,10 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
     def stream(
         self,
         *,
-        context: Context,
+        context: StepContext,
         extras: PipesExtras | None = None,
         implicit_materializations: bool | None = None,
-        **work: Unpack[Work],
+        **work: Unpack[PipesWork],
     ) -> Iterator[dg.PipesExecutionResult]:
         """``run`` as an iterator: yields results as nodes complete; a failure is raised after the last yield.
 
@@ -159,7 +159,13 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
         yield from self._events(context, extras, work, as_they_come=True, implicit=implicit)
 
     def _events(
-        self, context: Context, extras: PipesExtras | None, work: Work, *, as_they_come: bool, implicit: bool
+        self,
+        context: StepContext,
+        extras: PipesExtras | None,
+        work: PipesWork,
+        *,
+        as_they_come: bool,
+        implicit: bool,
     ) -> Events:
         spec = self._spec(work)
         _refuse_another(context, work.get("flow_id") or spec.name, spec)
@@ -178,7 +184,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
         )
         return running.events(as_they_come=as_they_come, implicit=implicit)
 
-    def _spec(self, work: Work) -> FlowSpec:
+    def _spec(self, work: PipesWork) -> FlowSpec:
         """The flow, or the job as a flow of one node."""
         flow, job, queue, data = work.get("flow"), work.get("job"), work.get("queue"), work.get("data")
         start = self.start_timeout
@@ -202,7 +208,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
         return FlowSpec(work.get("name") or job, nodes=[node], retention=RETENTION)
 
 
-def _refuse_another(context: Context, name: str, spec: FlowSpec) -> None:
+def _refuse_another(context: StepContext, name: str, spec: FlowSpec) -> None:
     """Refuse a second flow with the same name in this try of the step: both would have the same id."""
     step = context.op_execution_context.get_step_execution_context()
     if _BEGUN.setdefault(step, {}).setdefault(name, spec) != spec:

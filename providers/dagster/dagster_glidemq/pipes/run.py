@@ -21,11 +21,11 @@ from dagster_pipes import PipesExtras
 
 from dagster_glidemq.checks import about
 from dagster_glidemq.flow_run import failure_from
-from dagster_glidemq.lineage import Context, flow_id_for
 from dagster_glidemq.pipes.log import GlideMQMessageReader, shown_before
 from dagster_glidemq.pipes.messages import GlideMQContextInjector, scalars_of, stored_context, with_bootstrap
 from dagster_glidemq.pipes.reports import Reportable, Reports, ReportsUnusable
 from dagster_glidemq.private import reattach_module
+from dagster_glidemq.reexecution import StepContext, flow_id_for
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import Client, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
@@ -78,7 +78,7 @@ class CompletedInvocation(dg.PipesClientCompletedInvocation):
             step._requires_typed_event_stream = False  # noqa: SLF001
 
 
-def record_launch(context: Context, flow_id: str, url: str, *, continues: bool) -> None:
+def record_launch(context: StepContext, flow_id: str, url: str, *, continues: bool) -> None:
     """Record the launch of the flow before it is submitted. Repeatable.
 
     A kill in between leaves an entry for a flow that does not exist and may still be begun, rather than a
@@ -125,7 +125,7 @@ class PipesRun:
     """
 
     glidemq: GlideMQResource
-    context: Context
+    context: StepContext
     spec: FlowSpec
     extras: PipesExtras | None
     given_id: str | None

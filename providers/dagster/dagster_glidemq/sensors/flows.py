@@ -19,10 +19,10 @@ from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.sensors.tick import (
     BEGINNING,
     REQUESTS_A_TICK,
-    Answer,
+    RequestResult,
     SensorOptions,
     Start,
-    Tick,
+    TickRequests,
     check_options,
     look_after,
     new_events,
@@ -69,7 +69,7 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
     states: Collection[str] = ENDED,
     labels: Mapping[str, str] | None = None,
     flow_name: str | None = None,
-    request: Callable[[FlowStatus], Answer] | None = None,
+    request: Callable[[FlowStatus], RequestResult] | None = None,
     partitions: dg.DynamicPartitionsDefinition | None = None,
     partition_key: Callable[[FlowStatus], str] | None = None,
     start: Start = "latest",
@@ -125,7 +125,7 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
     @dg.sensor(name=name, required_resource_keys={resource_key}, **options)
     def evaluate(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:
         glidemq: GlideMQConnection = getattr(context.resources, resource_key)
-        tick = Tick(max_requests, partitions)
+        tick = TickRequests(max_requests, partitions)
         positions = _read(context.cursor, homes)
         with FlowProducer(glidemq.settings()) as producer:
             ended = _Ended(producer, patience_of(glidemq), wanted, context.log)
@@ -147,7 +147,7 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
     return evaluate
 
 
-Found = tuple[FlowStatus | None, FlowCursor]
+FoundFlow = tuple[FlowStatus | None, FlowCursor]
 """A flow to pass on, or None, and the position after it."""
 
 
@@ -173,7 +173,7 @@ class _Ended:
         self.patience = patience
         self._producer, self._wanted, self._log = producer, wanted, log
 
-    def of(self, home: str, reader: EventReader, gap: Gap | None, tick: Tick) -> Iterator[Found]:
+    def of(self, home: str, reader: EventReader, gap: Gap | None, tick: TickRequests) -> Iterator[FoundFlow]:
         """The ended flows of a queue; the rest follows in the next tick if this tick is full."""
         position = reader.start()
         if gap is not None:
@@ -202,7 +202,7 @@ class _Ended:
         found = [one for one in history if one.generation == event.generation]
         return found[0] if found and self._wanted.takes(found[0]) else None
 
-    def _missed(self, home: str, event: str, gap: Gap, tick: Tick) -> Iterator[Found]:
+    def _missed(self, home: str, event: str, gap: Gap, tick: TickRequests) -> Iterator[FoundFlow]:
         """The generations of all existing flows that have ended since the gap began, newest flow first."""
         label = next(iter(self._wanted.labels.items()), None)
         while not tick.is_full():

@@ -21,10 +21,10 @@ from dagster_glidemq.durations import in_seconds
 from dagster_glidemq.sensors.tick import (
     BEGINNING,
     REQUESTS_A_TICK,
-    Answer,
+    RequestResult,
     SensorOptions,
     Start,
-    Tick,
+    TickRequests,
     check_options,
     look_after,
     new_events,
@@ -75,7 +75,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
     at_most: int | None = None,
     states: Collection[str] = (JobState.WAITING, JobState.PRIORITIZED),
     repeat: Duration | None = None,
-    request: Callable[[int], Answer] | None = None,
+    request: Callable[[int], RequestResult] | None = None,
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
 ) -> dg.SensorDefinition:
@@ -116,7 +116,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
     @dg.sensor(name=name, required_resource_keys={resource_key}, **options)
     def evaluate(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:
         glidemq: GlideMQConnection = getattr(context.resources, resource_key)
-        tick = Tick(1)
+        tick = TickRequests(1)
         if not context.cursor:
             return tick.result(_Position(secrets.token_hex(8)).write(), f"started to watch queue {queue}")
         position = _Position.read(context.cursor)
@@ -157,7 +157,7 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
     name: str,
     queue: str,
     kinds: Collection[str] = ENDS,
-    request: Callable[[Event], Answer] | None = None,
+    request: Callable[[Event], RequestResult] | None = None,
     run_key: Callable[[Event], str] | None = None,
     start: Start = "latest",
     max_requests: int = REQUESTS_A_TICK,
@@ -215,7 +215,7 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
     @dg.sensor(name=name, required_resource_keys={resource_key}, **options)
     def evaluate(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:
         glidemq: GlideMQConnection = getattr(context.resources, resource_key)
-        patience, tick = patience_of(glidemq), Tick(max_requests)
+        patience, tick = patience_of(glidemq), TickRequests(max_requests)
         if is_of_flows:
             with FlowProducer(glidemq.settings()) as producer:
                 look_after(queue, producer, patience, context.log)

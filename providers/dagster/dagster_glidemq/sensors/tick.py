@@ -17,7 +17,7 @@ from glidemq_orchestrate.runs import Patience
 
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Requested = dg.RunRequest | dg.SkipReason | AssetEvent
-Answer = Requested | Sequence[Requested] | None
+RequestResult = Requested | Sequence[Requested] | None
 """The return type of a request function; None: nothing."""
 Start = Literal["latest", "earliest"]
 
@@ -65,7 +65,7 @@ def patience_of(connection: GlideMQConnection) -> Patience:
     return Patience(min(in_seconds("patience", connection.patience), PATIENCE_SECONDS))
 
 
-class Tick:
+class TickRequests:
     """Collects the requests of a tick.
 
     Args:
@@ -85,7 +85,7 @@ class Tick:
         """Whether the rest must wait for the next tick."""
         return len(self._runs) + len(self._events) >= self._most or time.monotonic() >= self._end
 
-    def add(self, answer: Answer, key: str) -> None:
+    def add(self, answer: RequestResult, key: str) -> None:
         """Add the return value of a request function; a repeat for the same key does nothing.
 
         Args:
@@ -138,7 +138,7 @@ def _every(answer: Any) -> Sequence[Any]:
     return answer if is_several else [answer]
 
 
-def new_events(reader: EventReader, patience: Patience, tick: Tick) -> Iterator[Event]:
+def new_events(reader: EventReader, patience: Patience, tick: TickRequests) -> Iterator[Event]:
     """The events after the position of a reader, until there are no more or the tick is full."""
     seen = 0
     while seen < EVENTS_A_TICK and not tick.is_full():

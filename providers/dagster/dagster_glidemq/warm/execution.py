@@ -40,7 +40,7 @@ PRELOAD: Final = "GLIDEMQ_DAGSTER_PRELOAD"
 """Modules to import before the first job, separated by commas."""
 
 
-class Execution:
+class WarmExecution:
     """The instance and the code of a warm process; a child inherits them in their state at the fork.
 
     Args:

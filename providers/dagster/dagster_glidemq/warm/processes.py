@@ -152,7 +152,7 @@ logger = logging.getLogger("dagster_glidemq.warm")
 LOOK_SECONDS: Final = 5.0
 
 
-class Watched:
+class WatchedRun:
     """The run of a job.
 
     Args:
@@ -191,14 +191,14 @@ class EndedRuns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: set[Watched] = set()
+        self._watched: set[WatchedRun] = set()
         self._thread: threading.Thread | None = None
         self._instance: dg.DagsterInstance | None = None
 
     @contextmanager
-    def watching(self, run_id: str, run_job: str) -> Iterator[Watched]:
+    def watching(self, run_id: str, run_job: str) -> Iterator[WatchedRun]:
         """Watch a run while the block runs."""
-        watched = Watched(run_id, run_job)
+        watched = WatchedRun(run_id, run_job)
         with self._lock:
             self._watched.add(watched)
             if self._thread is None or not self._thread.is_alive():
@@ -210,7 +210,7 @@ class EndedRuns:
             with self._lock:
                 self._watched.discard(watched)
 
-    def is_handed_over(self, watched: Watched) -> bool:
+    def is_handed_over(self, watched: WatchedRun) -> bool:
         """Whether the run was resumed; False if that cannot be read."""
         try:
             self._read([watched])
@@ -252,7 +252,7 @@ class EndedRuns:
                     logger.exception("whether runs have ended is not known")
                 is_known = False
 
-    def _read(self, watched: list[Watched]) -> None:
+    def _read(self, watched: list[WatchedRun]) -> None:
         ids = sorted({one.run_id for one in watched})
         runs = {run.run_id: run for run in self._open().get_runs(dg.RunsFilter(run_ids=ids))}
         for one in watched:

@@ -66,11 +66,11 @@ class WarmProgram:
     """
 
     def __init__(self, sock: socket.socket, mark: str, *, is_apart: bool) -> None:
-        from dagster_glidemq.warm.execution import Execution  # noqa: PLC0415  seconds, after the signals are set
+        from dagster_glidemq.warm.execution import WarmExecution  # noqa: PLC0415  seconds, after the signals are set
 
         self._sock, self._mark, self._lines, self._is_apart = sock, mark, Lines(), is_apart
         self._sources, self._hazards = Sources(), Hazards()
-        self._execution = Execution(self._sources)
+        self._execution = WarmExecution(self._sources)
         self._children: dict[int, _Child] = {}  # by pid
         self._parting: dict[str, Any] = {}  # the reply to jobs once it takes no more
         self._why_apart, self._frozen = "", 0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import TaskAttempt, TaskKey
 from airflow_provider_glidemq.group_flow import GROUP_LABEL
 from airflow_provider_glidemq.ownership import owner_of
+from airflow_provider_glidemq.task_attempt import AirflowAttempt, TaskKey
 from airflow_provider_glidemq.triggers.shared.reconciler import Reconciler
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
@@ -37,7 +37,7 @@ async def flow(producer: AsyncFlowProducer) -> AsyncFlow:
     labels = {"orchestrator": "airflow", "dag_id": "d", "task_id": "etl.launch", "run_id": "r1"}
     labels |= {GROUP_LABEL: "etl", "try": "1"}
     run: Any = FakeRun()
-    labels |= TaskAttempt.of(ti, run, 0).label(is_owned=True, group="etl")
+    labels |= AirflowAttempt.of(ti, run, 0).label(is_owned=True, group="etl")
     nodes = [
         FlowNode("a", queue=QUEUE, job="j"),
         FlowNode("b[0]", queue=QUEUE, job="j", rule="all_done", after=["a"]),

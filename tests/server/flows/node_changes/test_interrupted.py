@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
-from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Batch
@@ -42,7 +42,7 @@ def test_killed_after_each_call(flows: FlowProducer, work: Work, hand: Hand, wha
             change_nodes,
             flow._ref,
             Selection(changed),
-            Change(what, "r", '"by hand"'),
+            RequestedChange(what, "r", '"by hand"'),
             SystemClock(),
         )
         hand.run_until(changing(), calls)
@@ -59,7 +59,7 @@ def test_killed_after_each_call(flows: FlowProducer, work: Work, hand: Hand, wha
 def test_a_supervisor_does_what_a_dead_caller_left(
     done: Flow, work: Work, hand: Hand, eventually: Eventually
 ) -> None:
-    changing = change_nodes(done._ref, Selection(("a",)), Change("follow", "r"), SystemClock())
+    changing = change_nodes(done._ref, Selection(("a",)), RequestedChange("follow", "r"), SystemClock())
     has_noted = False
     for request in hand.steps(changing):
         calls = request.calls if isinstance(request, Batch) else [request]

@@ -68,23 +68,23 @@ class QueueEvents:
         """The ids of the watched flows."""
         return self._flows.ids
 
-    async def subscribe(self, flow: AsyncFlow, *, often: float, seldom: float) -> Subscription[FlowStatus]:
+    async def subscribe(self, flow: AsyncFlow, *, often: float, seldom: float) -> Watcher[FlowStatus]:
         """Watch a flow. The first poll reads its current state; later changes are noticed.
 
         Raises:
             TransportError: The reader could not start; other errors are possible.
         """
-        return await self._join(self._flows, Subscription(flow, often, seldom))
+        return await self._join(self._flows, Watcher(flow, often, seldom))
 
-    async def subscribe_job(self, job_id: str, *, seldom: float) -> Subscription[str]:
+    async def subscribe_job(self, job_id: str, *, seldom: float) -> Watcher[str]:
         """Watch a job: the value of its state, or ``absent``. Raises the errors of ``subscribe``."""
-        return await self._join(self._jobs, Subscription(JobSubject(job_id), seldom, seldom))
+        return await self._join(self._jobs, Watcher(JobSubject(job_id), seldom, seldom))
 
-    async def subscribe_queue(self, *, seldom: float) -> Subscription[QueueState]:
+    async def subscribe_queue(self, *, seldom: float) -> Watcher[QueueState]:
         """Watch the queue: every second if there is activity. Raises the errors of ``subscribe``."""
-        return await self._join(self._whole, Subscription(JobSubject(), min(OFTEN_SECONDS, seldom), seldom))
+        return await self._join(self._whole, Watcher(JobSubject(), min(OFTEN_SECONDS, seldom), seldom))
 
-    async def _join(self, looks: Poller[T], subscription: Subscription[T]) -> Subscription[T]:
+    async def _join(self, looks: Poller[T], subscription: Watcher[T]) -> Watcher[T]:
         if self._reading is None:
             self._reading = start(self._run())
         looks.add(subscription)
@@ -95,7 +95,7 @@ class QueueEvents:
             raise
         return subscription
 
-    def unsubscribe(self, subscription: Subscription[Any]) -> None:
+    def unsubscribe(self, subscription: Watcher[Any]) -> None:
         """End a subscription."""
         for looks in self._pollers:
             looks.remove(subscription)
@@ -212,7 +212,7 @@ class JobSubject:
 
 
 @dataclass(eq=False, slots=True)
-class Subscription(Generic[T]):
+class Watcher(Generic[T]):
     """One watcher of one subject, woken by each poll with a new status.
 
     Attributes:
@@ -269,9 +269,9 @@ class Poller(Generic[T]):
 
     def __init__(self, read: Callable[[list[Any]], Awaitable[Sequence[T | None]]]) -> None:
         self._read = read
-        self._of_subject: dict[str, set[Subscription[T]]] = defaultdict(set)
-        self._named: dict[Subscription[T], None] = {}
-        self._others: dict[Subscription[T], None] = {}
+        self._of_subject: dict[str, set[Watcher[T]]] = defaultdict(set)
+        self._named: dict[Watcher[T], None] = {}
+        self._others: dict[Watcher[T], None] = {}
         self._due = asyncio.Event()
         self._active_at = 0.0
         self._is_stopped = False
@@ -285,13 +285,13 @@ class Poller(Generic[T]):
         """The ids of the watched subjects."""
         return self._of_subject.keys()
 
-    def add(self, subscription: Subscription[T]) -> None:
+    def add(self, subscription: Watcher[T]) -> None:
         """Start to watch; a first poll is due at once."""
         self._of_subject[subscription.subject.id].add(subscription)
         self._others[subscription] = None
         self._due.set()
 
-    def remove(self, subscription: Subscription[T]) -> None:
+    def remove(self, subscription: Watcher[T]) -> None:
         """Stop watching. Not awaitable: a triggerer at shutdown cancels its triggers in any order."""
         found = self._of_subject.get(subscription.subject.id)
         if found is None or subscription not in found:
@@ -345,7 +345,7 @@ class Poller(Generic[T]):
                 async with asyncio.timeout_at(remind_at):
                     await self._due.wait()
 
-    def _each(self) -> list[Subscription[T]]:
+    def _each(self) -> list[Watcher[T]]:
         return [one for subscriptions in self._of_subject.values() for one in subscriptions]
 
     def _remind(self, now: float) -> None:
@@ -356,13 +356,13 @@ class Poller(Generic[T]):
             if now - one.looked_at >= (one.often if self._active_at > one.looked_at else one.seldom)
         )
 
-    def _ask(self, subscriptions: Iterable[Subscription[T]]) -> None:
+    def _ask(self, subscriptions: Iterable[Watcher[T]]) -> None:
         for one in subscriptions:
             if one not in self._named:
                 self._others[one] = None
                 self._due.set()
 
-    def _next(self) -> list[Subscription[T]]:
+    def _next(self) -> list[Watcher[T]]:
         lane, most = (self._named, NAMED_AT_ONCE) if self._named else (self._others, OTHERS_AT_ONCE)
         part = list(islice(lane, most))
         for one in part:

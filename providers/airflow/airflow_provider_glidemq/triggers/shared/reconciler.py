@@ -17,8 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from airflow_provider_glidemq.attempt import Began, TaskKey, began
 from airflow_provider_glidemq.group_flow import GROUP_LABEL, is_node_of
+from airflow_provider_glidemq.task_attempt import Began, TaskKey, began
 from airflow_provider_glidemq.triggers.shared.tasks import ENDED, states_in_run, states_of
 from glidemq_orchestrate import AsyncFlowProducer
 from glidemq_orchestrate.errors import GlideMQError, StateError

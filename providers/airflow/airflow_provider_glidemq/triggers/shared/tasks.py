@@ -19,8 +19,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.execution_time.xcom import XCom
 from asgiref.sync import sync_to_async
 
-from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.group_flow import LAUNCH_SECONDS, RETURN_VALUE, XCOM_LAUNCHED, EndedEarly, Seen
+from airflow_provider_glidemq.task_attempt import TaskKey
 from glidemq_orchestrate.runs import reconnect_pauses
 
 if TYPE_CHECKING:

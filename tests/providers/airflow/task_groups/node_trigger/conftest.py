@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import TaskKey
 from airflow_provider_glidemq.group_flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.ownership import owner_of
+from airflow_provider_glidemq.task_attempt import TaskKey
 from airflow_provider_glidemq.triggers import node
 from airflow_provider_glidemq.triggers.node import GlideMQNodeTrigger
 from airflow_provider_glidemq.triggers.nodes import TaskNodes

@@ -8,7 +8,7 @@ new, the whole flow runs.
 Airflow does not report to an operator whether it is retried or was cleared. ``dag_run.start_date`` and
 ``ti.max_tries`` show it. An automatic retry changes neither. A clear raises ``max_tries`` and, if the run had
 ended, also restarts the run. A run that was deleted and created again has another start. The other fields of
-a ``TaskAttempt`` cover the cases in which this is wrong:
+a ``AirflowAttempt`` cover the cases in which this is wrong:
 
 - a run that is put back to ``queued`` has another start, though nothing was cleared;
 - a task that is cleared after its ``retries`` were lowered may keep its previous ``max_tries``;
@@ -33,7 +33,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from glidemq_orchestrate import runs
-from glidemq_orchestrate.runs import Attempt, Origin, derived_id
+from glidemq_orchestrate.runs import Origin, TaskAttempt, derived_id
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol, RuntimeTaskInstanceProtocol
@@ -86,7 +86,7 @@ class TaskKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskAttempt(Attempt):
+class AirflowAttempt(TaskAttempt):
     """One try of a task, with the fields that distinguish a retry from a clear.
 
     Attributes:
@@ -213,7 +213,7 @@ class Began:
 
     @property
     def task(self) -> str:
-        """The identity of the task, as ``TaskAttempt.task``."""
+        """The identity of the task, as ``AirflowAttempt.task``."""
         return self.key.flow_id
 
     @property
@@ -279,7 +279,7 @@ def begun_by(status: FlowStatus) -> str:
     return "another client" if by is None else by.key.owner
 
 
-def _is_new_run(before: Began, now: TaskAttempt) -> bool:
+def _is_new_run(before: Began, now: AirflowAttempt) -> bool:
     """Whether no result of a generation may be reused: a new DAG run, or upstream tasks have run again."""
     if before.seen.get("before", "") != now.before:
         return True
@@ -311,7 +311,7 @@ def is_taken_over(task: str, generation: int, history: Sequence[FlowStatus]) -> 
     return any(order > until for number, order in own if number > generation)
 
 
-def _is_same(before: Began, now: TaskAttempt, *, is_cancelled: bool) -> bool:
+def _is_same(before: Began, now: AirflowAttempt, *, is_cancelled: bool) -> bool:
     """Whether an attempt is a retry of the run of the task in which the other one started a generation."""
     has_cleared = before.seen["clears"] != now.clears
     if before.max_tries != now.max_tries:

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.attempt import (
+from airflow_provider_glidemq.task_attempt import (
     ATTEMPT_LABEL,
     KILLED,
+    AirflowAttempt,
     Note,
-    TaskAttempt,
     began,
     flow_id_for,
     is_taken_over,
@@ -53,14 +53,14 @@ def attempt(  # noqa: PLR0917  in the order of the columns of a table
     retries: int = 2,
     run_after: datetime = S0,
     run_id: str = "r",
-) -> TaskAttempt:
+) -> AirflowAttempt:
     ti: Any = FakeTask(run_id=run_id, try_number=try_number, max_tries=max_tries)
     run: Any = FakeRun(start_date=start, run_after=run_after, clear_number=clears)
-    return TaskAttempt.of(ti, run, retries)
+    return AirflowAttempt.of(ti, run, retries)
 
 
 def generation(
-    by: TaskAttempt | None,
+    by: AirflowAttempt | None,
     number: int = 0,
     state: str = "failed",
     labels: Mapping[str, str] | None = None,
@@ -92,7 +92,7 @@ def generation(
 
 FIRST = attempt()
 
-FOUND_FLOWS: list[tuple[str, TaskAttempt, Decision]] = [
+FOUND_FLOWS: list[tuple[str, AirflowAttempt, Decision]] = [
     ("b automatic retry", attempt(2), Decision.REPAIR),
     ("the same try again", attempt(1), Decision.REPAIR),
     ("c1 clear of a failed one after one try", attempt(2, 3, 1, S1), Decision.RESTART),
@@ -251,7 +251,7 @@ def test_a_request_is_short_and_plain_whatever_the_names_are() -> None:
         dag_id="d" * 250, task_id="\n\x00 ü", run_id="r:+" * 80, try_number=10**6, max_tries=10**6
     )
     run: Any = FakeRun(start_date=None)
-    made = TaskAttempt.of(ti, run, None)
+    made = AirflowAttempt.of(ti, run, None)
     assert len(made.own_request) < 128
     assert made.own_request.isprintable()
     assert made.task == flow_id_for("d" * 250, "\n\x00 ü", "r:+" * 80)

@@ -15,7 +15,7 @@ from typing import Final
 import dagster as dg
 
 from glidemq_orchestrate.flows import FlowStatus
-from glidemq_orchestrate.runs import Attempt, Decision, Origin, derived_id
+from glidemq_orchestrate.runs import Decision, Origin, TaskAttempt, derived_id
 
 PARENT_RUN_TAG: Final = "dagster/parent_run_id"
 RESUME_TAG: Final = "dagster/is_resume_retry"
@@ -25,7 +25,7 @@ _REQUEST: Final = "dagster:"
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage(Attempt):
+class Reexecution(TaskAttempt):
     """The position of a step of a run in the chain of re-executions.
 
     Attributes:
@@ -86,13 +86,13 @@ class Lineage(Attempt):
         return Decision.RESTART if is_new else Decision.SHARE
 
 
-def lineage_of(context: Context, flow_name: str) -> Lineage:
-    """The lineage of the step of a context. Reads the earlier runs, if there are any."""
+def reexecution_of(context: StepContext, flow_name: str) -> Reexecution:
+    """The place of the step of a context in its chain. Reads the earlier runs, if there are any."""
     runs, flow_id = tuple(_runs(context)), flow_id_for(context, flow_name)
-    return Lineage(flow_id_for(context, ""), runs, flow_id, is_retry(context), context.instance)
+    return Reexecution(flow_id_for(context, ""), runs, flow_id, is_retry(context), context.instance)
 
 
-def _runs(context: Context) -> Iterator[str]:
+def _runs(context: StepContext) -> Iterator[str]:
     instance, run = context.instance, context.run
     seen: set[str] = set()
     while run.run_id not in seen and len(seen) < MAX_RUNS:
@@ -109,7 +109,7 @@ def _parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun |
     return None if parent_id is None else instance.get_run_by_id(parent_id)
 
 
-def _continues(context: Context, run: dg.DagsterRun, parent: dg.DagsterRun) -> bool:
+def _continues(context: StepContext, run: dg.DagsterRun, parent: dg.DagsterRun) -> bool:
     if run.tags.get(RESUME_TAG) == "true":
         return True
     if run.tags.get(ASSET_RESUME_TAG) == "true":
@@ -128,7 +128,7 @@ def _has_known_state(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     return known is not None and known.parent_state is not None
 
 
-def _assets(context: Context, run: dg.DagsterRun) -> set[dg.AssetKey]:
+def _assets(context: StepContext, run: dg.DagsterRun) -> set[dg.AssetKey]:
     """The assets of the step that a run had to materialize."""
     if not context.has_assets_def:
         return set()
@@ -152,7 +152,7 @@ def _refused(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[dg.AssetKe
     return {check.asset_key for check in checks if not check.passed and check.blocking}
 
 
-def _has_completed(context: Context, run: dg.DagsterRun | None) -> bool:
+def _has_completed(context: StepContext, run: dg.DagsterRun | None) -> bool:
     """Whether the last execution of the step completed, in a run or an earlier one."""
     step = context.op_execution_context.get_step_execution_context().step.key
     for _ in range(MAX_RUNS):
@@ -167,21 +167,21 @@ def _has_completed(context: Context, run: dg.DagsterRun | None) -> bool:
 
 ROOT_RUN_TAG: Final = "dagster/root_run_id"
 
-Context = dg.OpExecutionContext | dg.AssetExecutionContext
+StepContext = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
-def root_run_id(context: Context) -> str:
+def root_run_id(context: StepContext) -> str:
     """The id of the first run in a chain of re-executions and run retries; for the first, its own id."""
     run = context.run
     return run.root_run_id or run.tags.get(ROOT_RUN_TAG) or run.run_id
 
 
-def is_retry(context: Context) -> bool:
+def is_retry(context: StepContext) -> bool:
     """Whether this step may have run before: in an earlier run of the chain or an earlier try."""
     return root_run_id(context) != context.run.run_id or context.op_execution_context.retry_number > 0
 
 
-def flow_id_for(context: Context, flow_name: str) -> str:
+def flow_id_for(context: StepContext, flow_name: str) -> str:
     """Derive the id of the flow of one step: 35 characters, the same in every re-execution and retry.
 
     One step may run several flows if their names differ.

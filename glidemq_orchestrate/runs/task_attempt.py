@@ -11,12 +11,11 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from glidemq_orchestrate.errors import Superseded
+from glidemq_orchestrate.flows.generation import OnExisting
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
-
-OnExisting = Literal["attach", "retry_failed", "restart"]
 
 
 class Overtaken(Superseded):
@@ -43,7 +42,7 @@ class Origin:
     """The attempt that began a generation.
 
     Attributes:
-        task: Its task, as ``Attempt.task``.
+        task: Its task, as ``TaskAttempt.task``.
         detail: A value of the orchestrator for comparison with other attempts.
     """
 
@@ -51,7 +50,7 @@ class Origin:
     detail: Any = None
 
 
-class Attempt(Protocol):
+class TaskAttempt(Protocol):
     """The facts that an orchestrator has about an attempt of a task. ``CountedAttempt`` is a simple version.
 
     The last three methods have defaults, for subclasses of this protocol.
@@ -142,7 +141,7 @@ class Beginning:
 _HOW: Final[dict[Decision, OnExisting]] = {Decision.REPAIR: "retry_failed", Decision.RESTART: "restart"}
 
 
-def decide(attempt: Attempt, history: Sequence[FlowStatus]) -> Decision:
+def decide(attempt: TaskAttempt, history: Sequence[FlowStatus]) -> Decision:
     """What an attempt does with a flow, from the status of each of its generations, oldest first."""
     if not history:
         return Decision.SUBMIT
@@ -157,7 +156,7 @@ def decide(attempt: Attempt, history: Sequence[FlowStatus]) -> Decision:
     return Decision.REPAIR if attempt.continues(origin, status, history[-1]) else Decision.RESTART
 
 
-def is_overtaken(attempt: Attempt, origins: Iterable[Origin | None]) -> bool:
+def is_overtaken(attempt: TaskAttempt, origins: Iterable[Origin | None]) -> bool:
     """Whether a later run of the task has begun one of these generations."""
     return any(
         origin is not None and origin.task == attempt.task and attempt.is_overtaken_by(origin)
@@ -166,7 +165,7 @@ def is_overtaken(attempt: Attempt, origins: Iterable[Origin | None]) -> bool:
 
 
 def beginning(
-    attempt: Attempt, history: Sequence[FlowStatus], on_existing: OnExisting | None = None
+    attempt: TaskAttempt, history: Sequence[FlowStatus], on_existing: OnExisting | None = None
 ) -> Beginning:
     """How an attempt begins; ``on_existing``: what to do with an existing flow, if the user has chosen."""
     decision = decide(attempt, history)
