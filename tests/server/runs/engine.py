@@ -7,6 +7,7 @@ Its database is a file, so another process can go on where one was killed. As a 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import sys
 from collections.abc import Callable
@@ -67,10 +68,12 @@ class Engine:
 
     def write(self, run_id: str, name: str, record: Record) -> None:
         """Store it."""
-        every = json.loads(self.database.read_text()) if self.database.exists() else {}
-        made = self.database.with_suffix(".new")
-        made.write_text(json.dumps({**every, f"{run_id}/{name}": asdict(record)}))
-        made.replace(self.database)
+        with self.database.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            every = json.loads(self.database.read_text()) if self.database.exists() else {}
+            made = self.database.with_suffix(".new")
+            made.write_text(json.dumps({**every, f"{run_id}/{name}": asdict(record)}))
+            made.replace(self.database)
 
     def execute(self, run_id: str, task: Task, on_poll: Callable[[], object] = lambda: None) -> Any:
         """Run a task with its retries, or go on with what a process that died has left."""
