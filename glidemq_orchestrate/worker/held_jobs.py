@@ -5,6 +5,7 @@ Batches collect jobs until a batch is full or has waited long enough. Jobs that 
 After the loss of a worker, each of its running jobs may be the cause: they are suspects. A suspect runs
 beside other jobs, but not beside other suspects: if its worker is lost too, the suspect is the cause. The
 next suspect starts when this one ends, or has run for long enough; each further loss makes that time longer.
+A worker may be told to run several suspects side by side: each further loss makes them fewer, down to one.
 
 Only the starts of jobs that have run for a moment are reported: most short jobs end sooner and cost no call.
 A job that kills its worker sooner counts as not started; its next start is reported before it runs.
@@ -33,6 +34,7 @@ REST_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 30.0
 GROWTH: Final = 4
 MAX_SECONDS: Final = 86_400.0
+SHRINKING: Final = 8
 REPORT_AFTER_SECONDS: Final = 0.02
 
 
@@ -155,41 +157,44 @@ class Suspects:
 
     Args:
         release: Called with the jobs that may start, in order.
+        most: How many suspects of a single loss may run side by side; of each further loss an eighth as many,
+            down to one. The suspect with the most losses decides, so that in the end it runs alone.
 
     Attributes:
         aside: The suspects that wait for another suspect to end.
     """
 
-    def __init__(self, release: Callable[[list[Attempt]], None]) -> None:
-        self._release = release
-        self._running: Attempt | None = None
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(self, release: Callable[[list[Attempt]], None], most: int = 1) -> None:
+        self._release, self._most = release, most
+        self._running: dict[int, tuple[Attempt, asyncio.TimerHandle]] = {}
+        self._worst = 0
         self.aside: deque[Attempt] = deque()
 
     @property
     def is_free(self) -> bool:
         """Whether a suspect may start now."""
-        return self._running is None
+        return not self._running
 
     def may_begin(self, attempt: Attempt) -> bool:
         """Whether a job may start now; if not, it is set aside, and released later."""
         if not attempt.suspect:
             return True
-        if self._running is not None:
+        worst = max(self._worst, attempt.suspect)
+        if len(self._running) >= max(self._most // SHRINKING ** min(worst - 1, 10), 1):
             self.aside.append(attempt)
             return False
-        self._running = attempt
         seconds = min(PATIENCE_SECONDS * GROWTH ** min(attempt.suspect - 1, 10), MAX_SECONDS)
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.ended, attempt)
+        timer = asyncio.get_running_loop().call_later(seconds, self.ended, attempt)
+        self._running[id(attempt)], self._worst = (attempt, timer), worst
         return True
 
     def ended(self, attempt: Attempt) -> None:
-        """Start the next suspect: this one has ended, or has run long enough."""
-        if self._running is not attempt:
+        """Start the next suspects: this one has ended, or has run long enough."""
+        _, timer = self._running.pop(id(attempt), (attempt, None))
+        if timer is None:
             return
-        self._running = None
-        if self._timer is not None:
-            self._timer.cancel()
+        timer.cancel()
+        self._worst = max((other.suspect or 0 for other, _ in self._running.values()), default=0)
         released, self.aside = list(self.aside), deque()
         if released:
             self._release(released)

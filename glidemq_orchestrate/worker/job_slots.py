@@ -22,6 +22,7 @@ class JobSlots:
     starts without a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` if it is set.
 
     Attributes:
+        max_suspects: See ``held_jobs.Suspects``.
         held: Every attempt that the worker holds, started or not, by queue and job.
         waiting: The attempts that have not started, in order.
         running: Calls of handlers under way; a batch is one.
@@ -34,6 +35,7 @@ class JobSlots:
 
     concurrency: int
     prefetch: int | None = None
+    max_suspects: int = 1
     batch_room: int = 0
     held: dict[tuple[str, str], Attempt] = field(default_factory=dict)
     waiting: deque[Attempt] = field(default_factory=deque)

@@ -69,7 +69,8 @@ class JobRunner:
         self._executor, self._slots, self._handlers = executor, slots, executor.handlers
         self._report, self._wake, self._stop, self._report_start = report, wake, stop, report_start
         self._is_late, self._note_lease = is_late, note_lease
-        self._suspects, self._batches = Suspects(self._released), Batches(self._batch_closed)
+        self._suspects = Suspects(self._released, slots.max_suspects)
+        self._batches = Batches(self._batch_closed)
         self._starts = UnreportedStarts(self._execution_of, wake)
         self._ended: deque[Execution] = deque(maxlen=LAST_ENDED)
         self._running: dict[tuple[str, str], Execution] = {}

@@ -87,6 +87,9 @@ class Worker(HandlerService, RegistersHandlers):
             lease if that is longer; at least a second.
         max_stalled: The number of lost workers after which a job fails. A loss counts only if the job may
             have caused it: its handler had started.
+        max_suspects: After the loss of a worker, how many of the jobs that it ran may run side by side here;
+            after each further loss an eighth as many, down to one. Default: one at a time from the start. For
+            handlers that take long because they wait: one job that kills workers is found later.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
         allow_import: The packages from which handlers may import what a job names (``python``,
             ``spark.python``): ``mypackage`` allows ``mypackage.steps``, but not ``mypackage2``. Default:
@@ -113,6 +116,7 @@ class Worker(HandlerService, RegistersHandlers):
         prefix: str = DEFAULT_PREFIX,
         lease: Duration = DEFAULT_LEASE,
         max_stalled: int = 3,
+        max_suspects: int = 1,
         shutdown_timeout: Duration = 10,
         allow_import: Sequence[str] = (),
         middleware: Iterable[Middleware] = (),
@@ -126,6 +130,7 @@ class Worker(HandlerService, RegistersHandlers):
         )  # fmt: skip
         whole("concurrency", concurrency, 1, error=ConfigurationError)
         whole("max_stalled", max_stalled, 0, error=ConfigurationError)
+        whole("max_suspects", max_suspects, 1, error=ConfigurationError)
         if prefetch is not None:
             whole("prefetch", prefetch, 0, error=ConfigurationError)
         for kind, what, value in (
@@ -138,7 +143,7 @@ class Worker(HandlerService, RegistersHandlers):
                     f"{what} must be of the type {kind.__name__}, got {described(value)}"
                 )
         self.handlers = handlers or Handlers()
-        self._slots = JobSlots(concurrency, prefetch)
+        self._slots = JobSlots(concurrency, prefetch, max_suspects)
         self._token_limit = token_limit
         self._middleware = check_middleware(middleware)
         self._allow_import = check_packages(allow_import)

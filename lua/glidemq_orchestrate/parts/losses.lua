@@ -2,9 +2,9 @@
 -- go back without using up an attempt. Among several that had begun, the cause is unknown: they are suspects.
 -- A token ends in '+' if the job was prefetched; its worker writes the token to gmo:ran when its handler begins.
 -- gmo:lost: how often its worker was lost while it ran. gmo:suspect: how many losses it may have caused; a worker runs
--- one suspect at a time, and reports that first. Jobs that ran beside one are suspects too: otherwise a second culprit
--- would stay unknown, and each suspect beside it would be charged instead. 0: it was only prefetched, as far as is
--- known. All three are removed when an attempt ends well.
+-- few suspects at a time, in the end one, and reports that first. Jobs that ran beside one are suspects too: otherwise
+-- a second culprit would stay unknown, and each suspect beside it would be charged instead. 0: it was only prefetched,
+-- as far as is known. All three are removed when an attempt ends well.
 L.losses = {}
 L.losses.MARKS = { 'stalledCount', 'gmo:lost', 'gmo:suspect' }
 

@@ -60,6 +60,31 @@ async def test_without_streams_a_job_is_completed_a_while_after_its_event(
     assert not await states(queue, more) & {JobState.COMPLETED, JobState.FAILED}
 
 
+async def test_messages_of_a_lost_triggerer_do_not_wait_for_each_other(
+    valkey: Valkey, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time, each was held until its own event counted as stored."""
+    monkeypatch.setattr(messages, "SETTLED_SECONDS", 1.0)
+    queue.pause()
+    ids, events = add(queue, *range(20)), list[Any]()
+    with redis.Redis.from_url(valkey.url.replace("valkey://", "redis://")) as client:
+        for one in ids:  # as it is after a triggerer was killed that held it
+            job = f"{valkey.prefix}:{{{QUEUE}}}:job:{one}"
+            client.hset(job, mapping={"gmo:suspect": 1, "gmo:lost": 1})
+    queue.resume()
+
+    async def run() -> None:
+        async for event in trigger().run():
+            events.append(event.payload)
+
+    running = asyncio.create_task(run())
+    await until_states(queue, ids, {JobState.COMPLETED}, seconds=8)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert sorted(received(events)) == list(range(20))
+
+
 async def test_a_job_keeps_its_retries_and_its_time(queue: Queue) -> None:
     """Being given back costs no attempt."""
     job = queue.add("order", 1, options=JobOptions(attempts=1))

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 MAX_HELD: Final = 500
 MAX_STALLED: Final = 20  # a triggerer that is killed repeatedly loses no message
+MAX_SUSPECTS: Final = 64  # one at a time, each would be held until its own event is stored
 LEASE: Final = timedelta(seconds=30)
 LOOK_SECONDS: Final = 60.0
 LAST_CALLS: Final = timedelta(seconds=2)
@@ -79,6 +80,7 @@ class QueueConsumer:
             prefetch=0,
             lease=LEASE,
             max_stalled=MAX_STALLED,
+            max_suspects=MAX_SUSPECTS,
             shutdown_timeout=LAST_CALLS,
             only_known=True,
         )
