@@ -13,7 +13,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
-from glidemq_orchestrate.wire.codec import Json, decode, readable
+from glidemq_orchestrate.wire.codec import decode, readable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, read_progress, span
 
@@ -145,12 +145,12 @@ class Event:
         return (_whole(self.fields.get("generation")) or 0) if self.flow_id else 0
 
     @property
-    def result(self) -> Json:
+    def result(self) -> Any:
         """For ``completed``: what the handler returned. Raises DecodeError if it is not valid JSON."""
         return decode(self.fields.get("returnvalue"), where=f"result of job {self.job_id}")
 
     @property
-    def progress(self) -> Json:
+    def progress(self) -> Any:
         """For ``progress`` and ``usage``: the reported value."""
         return read_progress(self.fields.get("data"))
 

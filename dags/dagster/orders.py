@@ -77,8 +77,7 @@ nightly = dg.build_schedule_from_partitioned_job(orders_job, name="nightly")
 
 def corrected(event: Event) -> dg.RunRequest:
     """A run for the day that a job on ``shop`` has corrected."""
-    result: Any = event.result
-    return dg.RunRequest(partition_key=result["day"])
+    return dg.RunRequest(partition_key=event.result["day"])
 
 
 orders_corrected = build_glidemq_event_sensor(

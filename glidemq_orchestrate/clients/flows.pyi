@@ -17,7 +17,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.wire.codec import Json, JsonLike
+from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 __all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
@@ -80,7 +80,7 @@ class Flow:
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
 
-    def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
+    def results(self, names: Iterable[str] | None = None) -> Mapping[str, Any]:
         """Read the results of the nodes completed so far, by node name.
 
         Args:
@@ -190,7 +190,7 @@ class Flow:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
         """
 
-    def result(self, *, timeout: Duration | None = None) -> Mapping[str, Json]:
+    def result(self, *, timeout: Duration | None = None) -> Mapping[str, Any]:
         """Wait for the results of all nodes.
 
         Raises:
@@ -517,7 +517,7 @@ class AsyncFlow:
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
 
-    async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
+    async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Any]:
         """Read the results of the nodes completed so far, by node name.
 
         Args:
@@ -627,7 +627,7 @@ class AsyncFlow:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
         """
 
-    async def result(self, *, timeout: Duration | None = None) -> Mapping[str, Json]:
+    async def result(self, *, timeout: Duration | None = None) -> Mapping[str, Any]:
         """Wait for the results of all nodes.
 
         Raises:

@@ -1,7 +1,7 @@
 # Made by `make generated` from the operations. Do not edit.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Unpack
+from typing import Any, Unpack
 
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
@@ -24,7 +24,7 @@ from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCount
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.wire.codec import Json, JsonLike
+from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 
 __all__ = [
@@ -131,7 +131,7 @@ class Queue(SyncFacade):
         options: JobOptions = DEFAULT_OPTIONS,
         timeout: Duration = 30,
         **keywords: Unpack[AwaitedKeywords],
-    ) -> Json:
+    ) -> Any:
         """Add one job and wait until it has ended; returns its result.
 
         Args:
@@ -271,7 +271,7 @@ class Queue(SyncFacade):
             JobNotFound: No job has this id.
         """
 
-    def children_values(self, job_id: str) -> dict[JobRef, Json]:
+    def children_values(self, job_id: str) -> dict[JobRef, Any]:
         """Read the results of the completed jobs that a job depends on, in any queue.
 
         Raises:
@@ -691,7 +691,7 @@ class AsyncQueue(AsyncFacade):
         options: JobOptions = DEFAULT_OPTIONS,
         timeout: Duration = 30,
         **keywords: Unpack[AwaitedKeywords],
-    ) -> Json:
+    ) -> Any:
         """Add one job and wait until it has ended; returns its result.
 
         Args:
@@ -831,7 +831,7 @@ class AsyncQueue(AsyncFacade):
             JobNotFound: No job has this id.
         """
 
-    async def children_values(self, job_id: str) -> dict[JobRef, Json]:
+    async def children_values(self, job_id: str) -> dict[JobRef, Any]:
         """Read the results of the completed jobs that a job depends on, in any queue.
 
         Raises:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, NewType, Protocol
+from typing import Any, Final, NewType, Protocol
 
 from glidemq_orchestrate.errors import FailedNode, FlowCancelled, FlowFailed, Superseded
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.codec import Json
 
 FlowId = NewType("FlowId", str)
 SILENT: Final = timedelta(seconds=12)
@@ -101,7 +100,7 @@ class NodeStatus:
     state: JobState
     attempts: int
     reason: str
-    progress: Json
+    progress: Any
     started_at: datetime | None
     finished_at: datetime | None
     broken: bool = False
@@ -141,7 +140,7 @@ class FlowOutcome:
     """
 
     status: FlowStatus
-    results: Mapping[str, Json]
+    results: Mapping[str, Any]
     failed: Sequence[FailedNode]
     removed: Sequence[str] = ()
 

@@ -13,13 +13,12 @@ import re
 import zlib
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.status import FlowState, NodeStatus
 from glidemq_orchestrate.foundation.values import MAX_NAME
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.keys import read_generation
 
 UNSEEN: Final = JobState.WAITING_CHILDREN
@@ -51,7 +50,7 @@ class NodeChange:
     at: datetime
     attempts: int
     reason: str
-    progress: Json
+    progress: Any
     position: str
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate import events
 from glidemq_orchestrate.errors import InvalidJob, JobFailed, JobNotFound, WaitTimeout
@@ -13,7 +13,7 @@ from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask
-from glidemq_orchestrate.wire.codec import Json, decode
+from glidemq_orchestrate.wire.codec import decode
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 REREAD_MS: Final = 1000
@@ -45,7 +45,7 @@ def add_awaited(
     return Awaited(job_id, timeout_ms, deadline, position)
 
 
-def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Json]:
+def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Any]:
     """Wait for the result of a job. Events wake it; the job is also re-read, since events can be lost."""
     job_id, position, deadline = awaited.job_id, awaited.position, awaited.deadline
     while True:

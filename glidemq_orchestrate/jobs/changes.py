@@ -17,7 +17,7 @@ from glidemq_orchestrate.jobs.options import MAX_PRIORITY
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, command, function
-from glidemq_orchestrate.wire.codec import Json, JsonLike, encode, readable
+from glidemq_orchestrate.wire.codec import JsonLike, encode, readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
 
@@ -147,7 +147,7 @@ class Signal:
     """A signal that resumed a suspended job: its name, its data and when it arrived."""
 
     name: str
-    data: Json
+    data: Any
     received_at: datetime | None
 
 

@@ -24,7 +24,7 @@ from glidemq_orchestrate.jobs.option_values import Fallback, JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE, RunOptions
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, members
-from glidemq_orchestrate.wire.codec import Json, decode, readable
+from glidemq_orchestrate.wire.codec import decode, readable
 from glidemq_orchestrate.wire.keys import QueueKeys, is_gate, read_generation, read_member
 from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress, span
 
@@ -60,12 +60,12 @@ class Job:
     queue: str
     name: str
     state: JobState
-    data: Json
-    result: Json
+    data: Any
+    result: Any
     failed_reason: str | None
     attempts_made: int
     max_attempts: int
-    progress: Json
+    progress: Any
     created_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
@@ -227,7 +227,7 @@ def get_job(queue: QueueKeys, job_id: str, *, lenient: bool = False) -> Op[Job]:
     return Job.from_wire(queue.queue, fields, lenient=lenient)
 
 
-def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
+def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Any]]:
     """The results of a job's dependencies.
 
     Raises:
@@ -237,7 +237,7 @@ def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
     places = [place for member in found if not is_gate(member) for place in read_member(member)]
     names: tuple[JobField, ...] = ("state", "returnvalue", "failedReason", "gmo:removed", "gmo:flow", "opts")
     rows = yield from ask_all([job_hash.get_some(keys, child, names, list) for keys, child in places])
-    values: dict[JobRef, Json] = {}
+    values: dict[JobRef, Any] = {}
     failed: dict[JobRef, str] = {}
     for (keys, child), (state, result, reason, stub, flow, options) in zip(places, rows, strict=True):
         ref = JobRef(keys.queue, child)

@@ -38,7 +38,7 @@ def run_expansion(ctx: Context) -> dict[str, int]:
         Skip: There are no items.
     """
     title, data = f"expansion {ctx.node}", ctx.data
-    if ctx.flow is None or not isinstance(data, dict) or not _FIELDS.issuperset(data):
+    if not ctx.flow or not isinstance(data, dict) or not _FIELDS.issuperset(data):
         raise InvalidCall(f"{title}: a {JOB_NAME} job needs template, over and into, and to be in a flow")
     filled: dict[str, Any] = {"over": data.get("over")}
     put_inputs(title, filled, data.get("inputs"), ctx.inputs)

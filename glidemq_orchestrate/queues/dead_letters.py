@@ -21,7 +21,7 @@ from glidemq_orchestrate.queues import limits as queue_settings
 from glidemq_orchestrate.queues import listing, removal
 from glidemq_orchestrate.queues.listing import JobFilter
 from glidemq_orchestrate.wire.call import Op, ask
-from glidemq_orchestrate.wire.codec import Json, encode
+from glidemq_orchestrate.wire.codec import encode
 from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
 
 
@@ -43,7 +43,7 @@ class DeadLetter:
     id: JobId
     job_id: JobId
     name: str
-    data: Json
+    data: Any
     failed_reason: str
     attempts_made: int
     buried_at: datetime | None

@@ -34,7 +34,6 @@ from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.runs.steps import Patience, Steps, Warns
-from glidemq_orchestrate.wire.codec import Json
 
 ChangeBatch = Sequence[NodeChange | FlowChange]
 REST: Final = timedelta(seconds=1)
@@ -53,7 +52,7 @@ class Changes:
     ended: Sequence[NodeStatus]
     read: Callable[[Sequence[str]], Any] = field(repr=False, compare=False)
 
-    def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
+    def results(self, names: Iterable[str] | None = None) -> Mapping[str, Any]:
         """Read the results of completed nodes. With an asyncio client, await the call.
 
         Args:

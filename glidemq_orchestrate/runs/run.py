@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.flows.status import FlowStatus
     from glidemq_orchestrate.foundation.durations import Duration
     from glidemq_orchestrate.runs.steps import TaskLog
-    from glidemq_orchestrate.wire.codec import Json
 
 
 class OrchestratedRun(RunSteps):
@@ -85,7 +84,7 @@ class OrchestratedRun(RunSteps):
             GlideMQError: Any other error; a running flow continues, and the next attempt finds it.
         """
 
-        def read(flow: Flow, names: Sequence[str]) -> Mapping[str, Json]:
+        def read(flow: Flow, names: Sequence[str]) -> Mapping[str, Any]:
             return self.patience(lambda: flow.results(names)) if names else {}
 
         course = Course(self, producer, spec, timeout, on_begin, on_poll, read)
@@ -162,7 +161,7 @@ class AsyncOrchestratedRun(RunSteps):
         ``results`` of a change. To end early, close the iterator: leaving the loop does not close it.
         """
 
-        async def read(flow: AsyncFlow, names: Sequence[str]) -> Mapping[str, Json]:
+        async def read(flow: AsyncFlow, names: Sequence[str]) -> Mapping[str, Any]:
             return await adrive(self.patience.steps(lambda: flow.results(names))) if names else {}
 
         course = Course(self, producer, spec, timeout, on_begin, on_poll, read)

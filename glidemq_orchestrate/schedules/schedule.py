@@ -16,7 +16,7 @@ from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import JOB_NAME
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.schedules.cron import Cron
-from glidemq_orchestrate.wire.codec import Json, JsonLike, encode
+from glidemq_orchestrate.wire.codec import JsonLike, encode
 
 MAX_CAUGHT_UP: Final = 100
 _OURS: Final = ("catchUp", "catchUpLimit", "overlap", "logicalTime")
@@ -203,8 +203,8 @@ class ScheduleEntry:
     name: str
     schedule: Schedule | None
     job: str
-    data: Json
-    options: Mapping[str, Json]
+    data: Any
+    options: Mapping[str, Any]
     iterations: int
     last_run: datetime | None
     next_run: datetime | None

@@ -29,7 +29,7 @@ from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.sessions.engines import Engine, engine_for
 from glidemq_orchestrate.spark.steps.run import run_step
 from glidemq_orchestrate.wire.codec import JsonLike, encode
-from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Reporter
+from glidemq_orchestrate.worker.handlers.context import NO_FLOW, Cancelled, Context, FlowOfNode, Reporter
 from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -126,7 +126,7 @@ class _Host:
 
     def _outcome(self, message: Message, reporter: _Reporter) -> StepOutcome:
         job, has_flow = message.value
-        flow = _Flow(reporter) if has_flow else None
+        flow = _Flow(reporter) if has_flow else NO_FLOW
         ctx = Context(**job, reporter=reporter, cancelled=reporter.cancelled, flow=flow)
         published = list[Publication]()
         try:

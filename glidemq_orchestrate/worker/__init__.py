@@ -15,7 +15,7 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 if TYPE_CHECKING:
     from glidemq_orchestrate.worker.handlers.context import Cancelled, Context
     from glidemq_orchestrate.worker.handlers.handler import Handlers
-    from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware
+    from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware, Proceed
     from glidemq_orchestrate.worker.handlers.registered import JobEvent, Serving
     from glidemq_orchestrate.worker.handlers.signals import (
         BatchError,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PUBLIC: Final = {
     "handlers.context": ("Cancelled", "Context"),
     "handlers.handler": ("Handlers",),
-    "handlers.middleware": ("Execution", "Middleware"),
+    "handlers.middleware": ("Execution", "Middleware", "Proceed"),
     "handlers.registered": ("JobEvent", "Serving"),
     "handlers.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
     "services.broadcast_worker": ("BroadcastWorker",),
@@ -52,6 +52,7 @@ __all__ = [
     "Handlers",
     "JobEvent",
     "Middleware",
+    "Proceed",
     "RetryLater",
     "Serving",
     "Skip",

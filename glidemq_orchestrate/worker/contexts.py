@@ -20,7 +20,7 @@ from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.codec import decode
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
-from glidemq_orchestrate.worker.handlers.context import Context, FlowOfNode
+from glidemq_orchestrate.worker.handlers.context import NO_FLOW, Context, FlowOfNode
 from glidemq_orchestrate.worker.messenger import Messenger
 
 
@@ -79,9 +79,9 @@ class Contexts:
         names: tuple[JobField, ...] = ("stalledCount", "gmo:lost")
         return any(await self.run(ask(job_hash.get_some(keys, attempt.job_id, names, _counts))))
 
-    def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
+    def _flow_of(self, attempt: Attempt) -> FlowOfNode:
         if attempt.flow_id is None or attempt.options.portable:
-            return None
+            return NO_FLOW
         prefix = self.queues[attempt.queue].prefix
         return RunningFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)
 

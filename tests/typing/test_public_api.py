@@ -1,4 +1,7 @@
-"""The public names as users write them, checked by ``mypy --strict``; what must not pass is marked."""
+"""The public names as users write them, checked by ``mypy --strict``; what must not pass is marked.
+
+The examples of all pages are checked in the same run.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from glidemq_orchestrate.events import Event
 from glidemq_orchestrate.flows import FlowChange, FlowOutcome, FlowStatus, NodeChange, NodeStatus
 from glidemq_orchestrate.jobs import Job
 from glidemq_orchestrate.jobs.job import JobId
-from glidemq_orchestrate.wire.codec import Json
+from tests.typing.examples import write_examples
 
 handlers = Handlers()
 
@@ -119,7 +122,7 @@ def blocking(url: str) -> None:
         assert_type(job_id, JobId)
         job = queue.get_job(job_id)
         assert_type(queue.add_many([NewJob("clean", counts)]), "list[JobId | None]")
-        assert_type(queue.add_and_wait("clean", timeout=timedelta(seconds=1)), Json)
+        assert_type(queue.add_and_wait("clean", timeout=timedelta(seconds=1)), Any)
         assert_type(queue.get_jobs(JobState.WAITING), list[Job])
         counted: dict[JobState, int] = queue.counts()
         found: list[Job] = queue.search(name="clean")
@@ -137,11 +140,11 @@ def blocking(url: str) -> None:
         assert_type(flow.status(), FlowStatus)
         assert_type(flow.nodes(), list[NodeStatus])
         assert_type(flow.node("a"), NodeStatus)
-        assert_type(flow.results(["a"]), Mapping[str, Json])
+        assert_type(flow.results(["a"]), Mapping[str, Any])
         assert_type(next(flow.watch(after="p", timeout=timedelta(1))), NodeChange | FlowChange)
         outcome = flow.wait(timeout=timedelta(minutes=5))
         assert_type(outcome, FlowOutcome)
-        assert_type(flow.result(), Mapping[str, Json])
+        assert_type(flow.result(), Mapping[str, Any])
         assert_type(flow.cancel("why"), FlowState)
         assert_type(flows.get(flow.id).retry_failed(), FlowState)
     with EventReader("etl", url, position="0-0") as reader:
@@ -203,8 +206,10 @@ def more_mistakes() -> None:
     handlers.handler("late", timeout="60")  # type: ignore[call-overload]
 
 
-def test_this_file_and_a_new_project_pass_the_strict_check(tmp_path: Path) -> None:
+def test_this_file_a_new_project_and_every_example_pass_the_strict_check(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
+    examples = write_examples(tmp_path)
+    assert len(examples) > 50
     assert CliRunner().invoke(app, ["init", str(tmp_path)]).exit_code == 0
     program = [
         sys.executable,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
@@ -21,7 +21,7 @@ from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputC
 from glidemq_orchestrate.queues import removal, waits
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.wire.call import Op
-from glidemq_orchestrate.wire.codec import Json, JsonLike
+from glidemq_orchestrate.wire.codec import JsonLike
 
 
 class JobOperations(QueueOperationsBase):
@@ -139,7 +139,7 @@ class JobOperations(QueueOperationsBase):
         """
         yield from changes.report_tokens(self._keys, job_id, tokens, self._clock.now_ms())
 
-    def children_values(self, job_id: str) -> Op[dict[JobRef, Json]]:
+    def children_values(self, job_id: str) -> Op[dict[JobRef, Any]]:
         """Read the results of the completed jobs that a job depends on, in any queue.
 
         Raises:
@@ -280,7 +280,7 @@ class JobOperations(QueueOperationsBase):
         options: JobOptions = DEFAULT_OPTIONS,
         timeout: Duration = 30,
         **keywords: Unpack[AwaitedKeywords],
-    ) -> Op[Op[Json]]:
+    ) -> Op[Op[Any]]:
         """Add one job and wait until it has ended; returns its result.
 
         Args:
@@ -301,7 +301,7 @@ class JobOperations(QueueOperationsBase):
             NewJob(name, data, options=options, **keywords), milliseconds(duration("timeout", timeout))
         )
 
-    def _add_and_wait(self, new: NewJob, limit: int) -> Op[Op[Json]]:
+    def _add_and_wait(self, new: NewJob, limit: int) -> Op[Op[Any]]:
         adding = add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
         return wait_for(self._keys, (yield from adding), self._clock)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision
 from glidemq_orchestrate.errors import GlideMQError, WaitTimeout
@@ -24,7 +24,6 @@ from glidemq_orchestrate.foundation.durations import Duration, duration, millise
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.queues import waits as waiting
 from glidemq_orchestrate.wire.call import Op
-from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.stored import as_time
 
 Change: TypeAlias = "NodeChange | FlowChange"
@@ -106,7 +105,7 @@ class ReadingOperations:
         """
         return leaf_names(self.ref)
 
-    def results(self, names: Iterable[str] | None = None) -> Op[Mapping[str, Json]]:
+    def results(self, names: Iterable[str] | None = None) -> Op[Mapping[str, Any]]:
         """Read the results of the nodes completed so far, by node name.
 
         Args:
@@ -257,7 +256,7 @@ class ReadingOperations:
         watch = begin_watch(self.ref, after, limit, self.clock, rest_ms=rest_ms)
         return ChangeBatches(self, watch, Quiet(self.clock, pause))
 
-    def result(self, *, timeout: Duration | None = None) -> Op[Mapping[str, Json]]:
+    def result(self, *, timeout: Duration | None = None) -> Op[Mapping[str, Any]]:
         """Wait for the results of all nodes.
 
         Raises:

@@ -30,7 +30,6 @@ from glidemq_orchestrate.flows.status import (
 from glidemq_orchestrate.jobs.job_hash import end_of_stub
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, parts
-from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
@@ -84,7 +83,7 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
     return (yield from read_nodes(ref))
 
 
-def results(ref: FlowRef) -> Op[tuple[dict[str, Json], list[str]]]:
+def results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
     """The results of the completed nodes by name, and the nodes whose results were removed.
 
     How a completely removed job ended is unknown; in a completed flow, it must have completed.

@@ -122,7 +122,7 @@ class Host:
             Exception: What ``run_step`` raises.
         """
         stopped: float | None = None
-        with self._request("step", (portable(ctx), ctx.flow is not None)) as (number, inbox):
+        with self._request("step", (portable(ctx), bool(ctx.flow))) as (number, inbox):
             while True:
                 if stopped is None and ctx.cancelled.is_set():
                     stopped = time.monotonic()
@@ -303,7 +303,7 @@ def _call(ctx: Context, message: Message) -> bytes | None:
     """Call a method of the context for a step; returns None, or the packed error."""
     try:
         method, given = message.value
-        if method == "add_nodes" and ctx.flow is not None:
+        if method == "add_nodes" and ctx.flow:
             nodes, before = given
             ctx.flow.add_nodes(nodes, before=before)
         elif method in _JSON_METHODS:

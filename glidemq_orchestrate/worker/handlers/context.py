@@ -15,7 +15,7 @@ from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.usage import Usage
-from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is_utf8
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, JsonLike, is_utf8
 
 
 class Cancelled:
@@ -115,6 +115,31 @@ class FlowOfNode(ABC):
             await self.add_nodes_async(nodes, before=before)
 
 
+class _NoFlow(FlowOfNode):
+    """Stands for the flow where a handler cannot add nodes: false, and its methods raise."""
+
+    __slots__ = ()
+    _reason: Final = (
+        "this job cannot add nodes: it is not in a flow, the queues of its flow are in several slots of a "
+        "cluster, or its handler runs in a process"
+    )
+
+    def __bool__(self) -> bool:
+        return False
+
+    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:  # noqa: ARG002
+        raise RuntimeError(self._reason)
+
+    async def add_nodes_async(
+        self,
+        nodes: Iterable[FlowNode],  # noqa: ARG002
+        *,
+        before: Sequence[str] = (),  # noqa: ARG002
+    ) -> None:
+        raise RuntimeError(self._reason)
+
+
+NO_FLOW: Final = _NoFlow()
 _NO_WORKER: Final = "this context has no worker that receives reports"
 
 
@@ -191,7 +216,8 @@ class Context:
         flow_id, node: The flow and the position in it; None outside a flow.
         reporter: Receives what the handler reports with the methods below.
         signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.
-        flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
+        flow: Adds nodes to the flow. False where that is not possible, and its methods raise RuntimeError:
+            outside a flow, in a flow across slots of a cluster, and for handlers in processes.
         fallback: The entry of the job's ``fallbacks`` for this attempt; None for the first attempt.
         allow_import: The packages from which this worker may import what a job names; see ``Worker``.
         generation: The generation of the flow; 0 for the first, and outside a flow.
@@ -212,9 +238,9 @@ class Context:
     node: str | None
     reporter: Reporter = _NO_REPORTER
     cancelled: Cancelled = field(default_factory=Cancelled)
-    signals: Sequence[Json] = ()
+    signals: Sequence[Any] = ()
     fallback: Fallback | None = None
-    flow: FlowOfNode | None = None
+    flow: FlowOfNode = NO_FLOW
     allow_import: Sequence[str] = ()
     generation: int = 0
     epoch: int = 0

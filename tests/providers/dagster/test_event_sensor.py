@@ -34,7 +34,7 @@ def sensor(**options: Any) -> dg.SensorDefinition:
 
 def finish(url: str, count: int, name: str = "step") -> list[str]:
     with Queue("etl", url) as queue:
-        return [queue.add_and_wait(name, number) for number in range(count)]  # type: ignore[misc]
+        return [queue.add_and_wait(name, number) for number in range(count)]
 
 
 @pytest.fixture

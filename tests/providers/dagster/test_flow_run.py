@@ -387,7 +387,7 @@ class TestChanged:
                 names.remove(str(ctx.node))
                 raise ValueError("broken")
             if ctx.node == "load":
-                ctx.flow.add_nodes([FlowNode("more", queue="etl", job="step")], before=["report"])  # type: ignore[union-attr]
+                ctx.flow.add_nodes([FlowNode("more", queue="etl", job="step")], before=["report"])
             return str(ctx.node)
 
         run_worker(["etl"], {"step": step})

@@ -88,7 +88,7 @@ def test_however_a_handler_ends_only_its_own_job_fails(
         # The next takes the process that this one has left, or a new one; the worker has one place.
         fine = queue.add("measure", end)
         eventually(partial(has_state, queue, fine, JobState.COMPLETED), 20)
-        assert queue.get_job(fine).result["data"] == end  # type: ignore[index, call-overload]
+        assert queue.get_job(fine).result["data"] == end
         job = queue.get_job(bad)
         assert job.state is JobState.FAILED, end
         assert str(job.failed_reason).startswith(reason), end

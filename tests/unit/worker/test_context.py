@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import Context
+from glidemq_orchestrate import Context, FlowNode
 from glidemq_orchestrate.worker.contexts import RunningFlow
 from glidemq_orchestrate.worker.handlers.context import Cancelled, FlowOfNode, Reporter
 
@@ -38,6 +38,15 @@ def test_what_needs_a_reply_has_both_forms_with_the_same_parameters(subtests: py
             assert plain == {name.removesuffix("_async") for name in found if name.endswith("_async")}
             for name in plain:
                 assert inspect.signature(found[name]) == inspect.signature(found[f"{name}_async"])
+
+
+async def test_a_job_that_cannot_add_nodes_says_why() -> None:
+    ctx = Context("etl", "1", "clean", 1, None, {}, None, None)
+    assert not ctx.flow
+    with pytest.raises(RuntimeError, match="not in a flow"):
+        ctx.flow.map_over(FlowNode("item"), [1])
+    with pytest.raises(RuntimeError, match="not in a flow"):
+        await ctx.flow.add_nodes_async([FlowNode("item")])
 
 
 def test_the_rule_is_in_the_docstring() -> None:
