@@ -81,7 +81,7 @@ class Flow:
         """
 
     def results(self, names: Iterable[str] | None = None) -> Mapping[str, Any]:
-        """Read the results of the nodes completed so far, by node name.
+        """Read the results of the nodes completed so far, by node name, in no particular order.
 
         Args:
             names: Only these nodes, such as the dependencies of a fan-in; the cost grows with their number,
@@ -191,7 +191,7 @@ class Flow:
         """
 
     def result(self, *, timeout: Duration | None = None) -> Mapping[str, Any]:
-        """Wait for the results of all nodes.
+        """Wait for the results of all nodes, by node name, in no particular order.
 
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
@@ -518,7 +518,7 @@ class AsyncFlow:
         """
 
     async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Any]:
-        """Read the results of the nodes completed so far, by node name.
+        """Read the results of the nodes completed so far, by node name, in no particular order.
 
         Args:
             names: Only these nodes, such as the dependencies of a fan-in; the cost grows with their number,
@@ -628,7 +628,7 @@ class AsyncFlow:
         """
 
     async def result(self, *, timeout: Duration | None = None) -> Mapping[str, Any]:
-        """Wait for the results of all nodes.
+        """Wait for the results of all nodes, by node name, in no particular order.
 
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
@@ -942,7 +942,8 @@ class FlowProducer(SyncFacade):
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.
             require_workers: Refuse the flow unless live workers serve every queue and have a handler for
-                every job.
+                every job. By default a flow waits for its workers, unlike with the command line and the
+                operators of Airflow and Dagster.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
@@ -1080,7 +1081,8 @@ class AsyncFlowProducer(AsyncFacade):
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.
             require_workers: Refuse the flow unless live workers serve every queue and have a handler for
-                every job.
+                every job. By default a flow waits for its workers, unlike with the command line and the
+                operators of Airflow and Dagster.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,

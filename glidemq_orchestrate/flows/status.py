@@ -134,7 +134,7 @@ class FlowOutcome:
 
     Attributes:
         status: The status at the end.
-        results: The result of each completed node, by name.
+        results: The result of each completed node, by name, in no particular order.
         failed: The failed nodes, causes before consequences.
         removed: The completed nodes of a failed or cancelled flow whose jobs and results were removed.
     """

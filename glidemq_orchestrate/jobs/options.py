@@ -58,7 +58,8 @@ class JobOptions:
         cost: Tokens that a start takes from the ``token_bucket`` of the ordering key; by default 1.
         deduplication: When not to add the job because of an earlier one.
         lease: How long a worker may go without a heartbeat before another takes the job over; 1 second to 1
-            day.
+            day. If it is shorter than the lease of the other worker, the loss may take as long as that to be
+            noticed.
         remove_on_complete: Whether and when the completed job is removed.
         remove_on_fail: Whether and when the failed job is removed.
         fallbacks: What the attempts after the first use instead.

@@ -153,10 +153,23 @@ def test_steps_and_flow_of_a_page_run_as_printed(
                 eventually(queue.workers)
             flow = [words for words in printed if words[1] == "flow" and "retry" not in words]
             shown = [run(words, tmp_path, env) for words in flow]
+            again = [code for code in blocks("python", text) if 'submit(FlowSpec.from_file("' in code]
+            printed_again = [python(code, tmp_path, env) for code in again]
         finally:
             process.terminate()
     assert len(shown) == 3
     assert "completed" in shown[1]
+    assert printed_again == (["300\n"] if page != "README.md" else [])
+
+
+def python(code: str, folder: Path, env: dict[str, str]) -> str:
+    """What a program prints."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def run(words: list[str], folder: Path, env: dict[str, str]) -> str:

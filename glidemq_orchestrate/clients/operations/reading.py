@@ -106,7 +106,7 @@ class ReadingOperations:
         return leaf_names(self.ref)
 
     def results(self, names: Iterable[str] | None = None) -> Op[Mapping[str, Any]]:
-        """Read the results of the nodes completed so far, by node name.
+        """Read the results of the nodes completed so far, by node name, in no particular order.
 
         Args:
             names: Only these nodes, such as the dependencies of a fan-in; the cost grows with their number,
@@ -257,7 +257,7 @@ class ReadingOperations:
         return ChangeBatches(self, watch, Quiet(self.clock, pause))
 
     def result(self, *, timeout: Duration | None = None) -> Op[Mapping[str, Any]]:
-        """Wait for the results of all nodes.
+        """Wait for the results of all nodes, by node name, in no particular order.
 
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
