@@ -18,7 +18,7 @@ from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.expiry import Expiry
-from tests.properties.simulation.ledger import FLOW, PREFIX, VANISHED, Ledger
+from tests.properties.simulation.ledger import FLOW, PREFIX, VANISHED, ServerLedger
 from tests.properties.simulation.limits import LATENESS_MS, QUEUE_TIMEOUT, Limits, in_ms
 from tests.properties.simulation.plan import JOB, Plan, fate, node_data
 from tests.properties.simulation.scheduler import Scheduler
@@ -69,7 +69,7 @@ def possible_nodes(plan: Plan) -> dict[str, FlowNode]:
 class Checker:
     """Compares the end of a history with what its plan allows."""
 
-    def __init__(self, plan: Plan, scheduler: Scheduler, ledger: Ledger, users: Users) -> None:
+    def __init__(self, plan: Plan, scheduler: Scheduler, ledger: ServerLedger, users: Users) -> None:
         self.plan, self.scheduler, self.ledger, self.users = plan, scheduler, ledger, users
         self.path = plan.reach.path(PREFIX, check_flow(plan.spec).queues)
         self.client = scheduler.store.client

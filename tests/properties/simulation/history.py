@@ -13,7 +13,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.checker import Checker, possible_nodes
 from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.expiry import TOMBSTONE_MS
-from tests.properties.simulation.ledger import PREFIX, Ledger
+from tests.properties.simulation.ledger import PREFIX, ServerLedger
 from tests.properties.simulation.limits import LATENESS_MS
 from tests.properties.simulation.plan import Path, Plan, draw_changes, draw_owner, draw_plan
 from tests.properties.simulation.scheduler import START_MS, Scheduler, Stuck
@@ -57,7 +57,7 @@ class History:
         self.scheduler = Scheduler(store, choices, plan.path == "portable", LOCK_MS)
         self.users = Users(self.scheduler, plan)
         home = QueueKeys(PREFIX, check_flow(plan.spec).home)
-        self.ledger = Ledger(store.client, home, possible_nodes(plan), LOCK_MS)
+        self.ledger = ServerLedger(store.client, home, possible_nodes(plan), LOCK_MS)
         self.ledger.lease_ms = plan.owner.lease_ms if plan.owner else 0
         self.checker = Checker(plan, self.scheduler, self.ledger, self.users)
         self.workers: dict[int, SimulatedWorker] = {}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.testing.chaos import promises
-from glidemq_orchestrate.testing.chaos.book import Book, Job
+from glidemq_orchestrate.testing.chaos.book import Book, Job, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.wire.call import Call
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, node_job_id
@@ -31,7 +31,7 @@ VANISHED: Final = "its owner user is gone: "
 
 
 @dataclass(slots=True)
-class Ledger:
+class ServerLedger:
     """What the server said.
 
     Attributes:
@@ -322,10 +322,11 @@ class Ledger:
 
     def check_inputs(self, run: str, inputs: Mapping[str, Any]) -> None:
         """A handler gets the accepted results of its completed dependencies, none missing and no others."""
-        begin = self.book.begins[run]
-        job = begin["queue"], begin["job"]
-        is_latest = self.open.get(job) == run and begin["round"] == self.round
-        if not self.is_current(job[1]) or self.notes or not is_latest:  # it may have been taken from it
+        begin = self.book.begins.get(run)
+        if begin is None or not self.is_current(begin["job"]):
+            return
+        is_latest = self.open.get(job_of(begin)) == run and begin["round"] == self.round
+        if self.notes or not is_latest:  # it may have been taken from it
             return
         ends = {name: self.accepted(name) for name in map(str, self.nodes[begin["node"]].after)}
         accepted = {name: {end["run"]} for name, end in ends.items() if end and end["kind"] == "completed"}

@@ -9,7 +9,7 @@ from typing import Final
 
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
 from glidemq_orchestrate.foundation.durations import milliseconds
-from tests.properties.simulation.ledger import Ledger
+from tests.properties.simulation.ledger import ServerLedger
 from tests.properties.simulation.plan import Path, Plan
 from tests.rule_oracle import EARLY
 
@@ -37,7 +37,7 @@ class Limits:
     """
 
     plan: Plan
-    ledger: Ledger
+    ledger: ServerLedger
     disturbed_ms: int
 
     @property

@@ -39,7 +39,7 @@ from glidemq_orchestrate.worker.handlers.signals import RetryLater, Skip, Unreco
 from glidemq_orchestrate.worker.listener import BLOCK_MS
 from glidemq_orchestrate.worker.renewing import MAX_BEAT_SECONDS
 from glidemq_orchestrate.worker.services.worker import ANNOUNCE_SECONDS, UPKEEP_SECONDS
-from tests.properties.simulation.ledger import PREFIX, Ledger
+from tests.properties.simulation.ledger import PREFIX, ServerLedger
 from tests.properties.simulation.plan import JOB, node_data
 from tests.properties.simulation.process import Process, Program, Sleep, Task
 from tests.properties.simulation.scheduler import Scheduler
@@ -64,7 +64,7 @@ class SimulatedWorker:
     def __init__(
         self,
         scheduler: Scheduler,
-        ledger: Ledger,
+        ledger: ServerLedger,
         queues: Sequence[str],
         *,
         heals: bool,

@@ -149,7 +149,7 @@ def test_a_check_sees_what_a_paused_attempt_does_when_it_continues(outside: Path
 
 @pytest.mark.long
 def test_a_step_that_fails_in_peace_is_refused_or_allowed() -> None:
-    with pytest.raises(ConfigurationError, match="node fails failed: KeyError; mend that"):
+    with pytest.raises(ConfigurationError, match=r"node fails failed: KeyError\. Fix: correct that"):
         run_chaos(flow_of("fails"), app=APP, runs=1, lease=LEASE)
     with pytest.raises(ConfigurationError, match="node unheard failed: no worker can run it"):
         run_chaos(flow_of("unheard"), app=APP, runs=1, lease=LEASE)
