@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from glidemq_orchestrate.wire.keys import KeyName
 
-REST: Final = re.compile(r"gmo:(todo|staging|portable|portable:expiring|letters)\Z")
+REST: Final = re.compile(r"gmo:(todo|staging|portable|letters)\Z")
 """Lists of work to do: empty when there is none."""
 
 GROWTH: Final = re.compile(r"gmo:grow:(.*?)(:held|:edges|:meta)?\Z")
@@ -18,14 +18,9 @@ OF_MANY: Final = re.compile(
     re.DOTALL,
 )
 ALONE: Final = {
-    *get_args(KeyName),
-    "gmo:workers",
-    "gmo:flows",
-    "gmo:growing",
-    "gmo:supervisor",
-    "gmo:supervised",
-    "gmo:beside",
-}
+    *get_args(KeyName), "gmo:workers", "gmo:flows", "gmo:growing", "gmo:supervisor", "gmo:supervised",
+    "gmo:awaiting", "gmo:beside", "gmo:expiring", "gmo:portable:expiring",
+}  # fmt: skip
 HOME: Final = re.compile(r"glide:gmo:(homes|home:\{.+\})\Z", re.DOTALL)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -17,6 +16,7 @@ from glidemq_orchestrate.flows.portable import records
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.chaos.leftovers import leftovers
 from tests.properties.simulation.expiry import Expiry
 from tests.properties.simulation.ledger import FLOW, PREFIX, VANISHED, ServerLedger
 from tests.properties.simulation.limits import LATENESS_MS, QUEUE_TIMEOUT, Limits, in_ms
@@ -27,26 +27,6 @@ from tests.rule_oracle import decisions, has_failed
 from tests.server.lua.invariants import Scan
 from tests.server.lua.keyspace import dump
 
-_QUEUE: Final = r"glide:\{[bcq]\}:"
-_KEYS: Final = re.compile(
-    "|".join(
-        [
-            r"glide:gmo:home:\{f\}",
-            r"glide:gmo:homes",
-            _QUEUE
-            + r"(id|meta|stream|scheduled|events|completed|failed|ordering|lifo|priority|list-active|rate)",
-            _QUEUE + r"(metrics:(completed|failed)|group:k|groupq:k|w:gmo-worker-t\d+)",
-            _QUEUE + r"(job|deps|parents|gmo:notified):f(@\d+\.\w+)?~[\w-]+",
-            _QUEUE
-            + r"gmo:flow:f(\{\d+\.\w+\})?(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
-            _QUEUE + r"gmo:generations:f",
-            _QUEUE + r"gmo:flows(:state:\w+)?",
-            _QUEUE + r"gmo:(portable(:((policies|waiting|notes):f(\{\d+\.\w+\})?|expiring))?|expiring)",
-            _QUEUE + r"gmo:(todo|staging|due|owners|letters|workers|supervisor|supervised|list-held|growing)",
-            _QUEUE + r"(gmo:(beside|ordering)|log:.+)",
-        ]
-    )
-)
 _LEFT: Final = ("open", "owners", "ready", "again", "giving", "staying", "blocked", "notifying", "growing")
 
 
@@ -243,17 +223,12 @@ class Checker:
     # --- what must not be left ---
 
     def _leftovers(self) -> Iterator[str]:
+        yield from leftovers(self.client, self.plan.queues)
         found = dump(self.client)
-        if strange := [key for key in found if not _KEYS.fullmatch(key)]:
-            yield f"keys outside the documented ones: {strange}"
         for name in self.plan.queues:
             queue = QueueKeys(PREFIX, name)
-            yield from (
-                f"queue {name}: {problem}"
-                for problem in self._queue_problems(
-                    found, queue, self.scheduler.now - LATENESS_MS[self.plan.path]
-                )
-            )
+            due = self.scheduler.now - LATENESS_MS[self.plan.path]
+            yield from (f"queue {name}: {text}" for text in self._queue_problems(found, queue, due))
         if self.path == "staged" and (left := found.get(self.home.key("gmo:owners"))):
             yield f"the flow has ended, and leases are left: {left}"
         for table in _LEFT:
@@ -271,17 +246,12 @@ class Checker:
         stream = scan.keys["stream"]
         if stream["entries"] or stream["pending"]["workers"]:
             yield f"its stream is {stream}"
-        for key in ("scheduled", "lifo", "priority", "gmo:todo", "gmo:list-held", "gmo:portable"):
+        for key in ("scheduled", "lifo", "priority", "gmo:list-held"):
             if left := scan.keys.get(key):
                 yield f"{key} is {left}"
-        # The time of a node that has ended goes when it is due.
-        if left := {one: at for one, at in scan.keys.get("gmo:due", {}).items() if at <= now}:
-            yield f"gmo:due is {left}"
-        if int(scan.keys.get("list-active", 0)):
-            yield f"list-active is {scan.keys['list-active']}"
-        for key, group in scan.keys.items():
-            if key.startswith("group:") and int(group.get("active", 0)):
-                yield f"{key} counts {group['active']} active jobs"
+        for key in ("gmo:due", "gmo:awaiting"):  # the time of a node that has ended goes when it is due
+            if left := {one: at for one, at in scan.keys.get(key, {}).items() if at <= now}:
+                yield f"{key} is {left}"
 
     def _remains(self) -> Iterator[str]:
         """An abandoned submission leaves nothing."""
