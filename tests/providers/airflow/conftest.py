@@ -33,6 +33,7 @@ from glidemq_orchestrate import (  # noqa: E402
     Context,
     EmbeddedServer,
     FlowNode,
+    FlowProducer,
     Queue,
     Skip,
     Unrecoverable,
@@ -123,6 +124,14 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
     valkey.gate.set()
     thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def flows(valkey: Valkey, worker: Worker) -> Iterator[FlowProducer]:
+    """A client beside the worker; what still waits at the end of a test goes on."""
+    with valkey.producer() as made:
+        yield made
+    valkey.gate.set()
 
 
 def _register_more(made: Worker) -> None:

@@ -24,6 +24,7 @@ from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.providers.airflow.builders import (
+    FLOW_ID,
     QUEUE,
     RETRIED,
     Contexts,
@@ -38,9 +39,6 @@ from tests.providers.airflow.builders import (
     until,
     waiting,
 )
-from tests.providers.airflow.test_again import FLOW_ID, flows
-
-__all__ = ["flows"]
 
 LONG = timedelta(seconds=20)
 DAY = 86_400.0

@@ -22,8 +22,7 @@ from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import FlowSpec, Worker
 from glidemq_orchestrate.runs import steps
-from tests.providers.airflow.builders import Contexts, Valkey, chain, fired, submit, until
-from tests.providers.airflow.test_again import FLOW_ID
+from tests.providers.airflow.builders import FLOW_ID, Contexts, Valkey, chain, fired, submit, until
 
 
 @pytest.fixture(autouse=True)
