@@ -21,6 +21,7 @@ from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Op
 from tests.builders import node
 from tests.server.conftest import STAGED
+from tests.server.flows.watch.changes import Change, watched
 from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from tests.server.conftest import Clients, Hand
 
 pytestmark = pytest.mark.usefixtures("path")
-
-Change = NodeChange | FlowChange
 
 
 def pair(**kw: Any) -> FlowSpec:
@@ -217,16 +216,6 @@ class TestWhileItBeginsAgain:
         late = hand.run(flow_watch._read(watch, ["b"]))
         assert told(hand.run(flow_watch._changes(watch, late))) == ENDED[:-1]
         assert hand.run(flow_watch._changes(watch, late)) == []
-
-
-def watched(twins: Clients, flow: Any, **kw: Any) -> list[Any]:
-    if twins.runner is None:
-        return list(flow.watch(timeout=LONG, **kw))
-
-    async def collect() -> list[Any]:
-        return [change async for change in flow.watch(timeout=LONG, **kw)]
-
-    return twins.runner.run(collect())
 
 
 class Mirror:
