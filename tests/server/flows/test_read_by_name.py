@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.flows.watch.changes import LONG
 
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from tests.builders import flow, node
+from tests.server.flows.watch.changes import LONG
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker

@@ -11,9 +11,9 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowFailed,
     GlideMQFlowTimeout,
 )
-from tests.providers.airflow.again.generations import generations
 
 from glidemq_orchestrate import FlowProducer, FlowSpec
+from tests.providers.airflow.again.generations import generations
 from tests.providers.airflow.builders import (
     CLEARED,
     FLOW_ID,

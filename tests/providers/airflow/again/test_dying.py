@@ -11,10 +11,10 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowFailed,
 )
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
-from tests.providers.airflow.again.generations import generations
 
 from glidemq_orchestrate import FlowProducer
 from glidemq_orchestrate.io.sync import SyncDriver
+from tests.providers.airflow.again.generations import generations
 from tests.providers.airflow.builders import (
     CLEARED,
     RETRIED,

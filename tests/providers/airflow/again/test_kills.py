@@ -11,9 +11,9 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowTimeout,
 )
 from airflow_provider_glidemq.version_compat import TaskDeferred
-from tests.providers.airflow.again.generations import generations
 
 from glidemq_orchestrate import FlowProducer
+from tests.providers.airflow.again.generations import generations
 from tests.providers.airflow.builders import (
     CLEARED,
     FLOW_ID,

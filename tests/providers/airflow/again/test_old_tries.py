@@ -14,9 +14,9 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from tests.providers.airflow.again.generations import generations
 
 from glidemq_orchestrate import FlowProducer
+from tests.providers.airflow.again.generations import generations
 from tests.providers.airflow.builders import (
     CLEARED,
     FLOW_ID,

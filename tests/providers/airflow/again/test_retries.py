@@ -8,9 +8,9 @@ import pytest
 from airflow_provider_glidemq.exceptions import (
     GlideMQFlowFailed,
 )
-from tests.providers.airflow.again.generations import generations
 
 from glidemq_orchestrate import FlowProducer, FlowState
+from tests.providers.airflow.again.generations import generations
 from tests.providers.airflow.builders import (
     FLOW_ID,
     LONG,

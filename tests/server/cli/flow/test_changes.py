@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.cli.flow.conftest import Glidemq
 
 from glidemq_orchestrate import FlowSpec
 from tests.builders import node
+from tests.server.cli.flow.conftest import Glidemq
 
 
 @pytest.mark.usefixtures("worker")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from tests.server.cli.flow.conftest import Glidemq
 from typer.main import get_group
 from typer.testing import CliRunner
 
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.cli.flow import flow_app
+from tests.server.cli.flow.conftest import Glidemq
 
 
 def test_the_schema_is_printed(glidemq: Glidemq) -> None:

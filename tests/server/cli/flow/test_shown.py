@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.server.cli.flow.conftest import Glidemq, fan
 
 from glidemq_orchestrate import FlowProducer
+from tests.server.cli.flow.conftest import Glidemq, fan
 
 
 @pytest.mark.usefixtures("worker")

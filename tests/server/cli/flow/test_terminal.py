@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from tests.server.cli.flow.conftest import Glidemq, fan, work
 
 from glidemq_orchestrate import FlowProducer
 from tests.processes import end, spawn
+from tests.server.cli.flow.conftest import Glidemq, fan, work
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker

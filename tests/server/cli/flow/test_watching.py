@@ -6,11 +6,11 @@ import json
 from datetime import timedelta
 
 import pytest
-from tests.server.cli.flow.conftest import Glidemq
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue, RateLimit
 from glidemq_orchestrate.cli.flow import follow
 from tests.builders import node
+from tests.server.cli.flow.conftest import Glidemq
 
 
 @pytest.mark.usefixtures("worker")

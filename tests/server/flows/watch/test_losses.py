@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.server.flows.watch.changes import DIAMOND, LONG, Change, check, last_states, layers, steps
-
 from glidemq_orchestrate import FlowProducer, Worker
 from glidemq_orchestrate.flows import NodeChange
 from glidemq_orchestrate.flows.watch import _changes, _read, begin_watch, next_changes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.builders import flow, node
 from tests.processes import spawned
+from tests.server.flows.watch.changes import DIAMOND, LONG, Change, check, last_states, layers, steps
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -9,12 +9,12 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.flows.watch.changes import DIAMOND, LONG, Change, check, last_states, layers
 
 from glidemq_orchestrate import FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows import NodeChange
 from tests.builders import flow, node
+from tests.server.flows.watch.changes import DIAMOND, LONG, Change, check, last_states, layers
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server.flows.watch.changes import DIAMOND, LONG, Change, check, last_states, layers, steps, watched
 
 from glidemq_orchestrate import FlowProducer, FlowState, JobOptions
 from glidemq_orchestrate.errors import FlowNotFound, WaitTimeout
@@ -19,6 +18,7 @@ from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.flows.watch import begin_watch, next_changes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.builders import flow, node
+from tests.server.flows.watch.changes import DIAMOND, LONG, Change, check, last_states, layers, steps, watched
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker

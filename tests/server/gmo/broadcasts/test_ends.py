@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 from glidemq_orchestrate.broadcasts import subscriptions
 from glidemq_orchestrate.broadcasts.messages import Subscription
 from glidemq_orchestrate.jobs.changes import retry as retry_job
 from glidemq_orchestrate.jobs.job import get_job
 from glidemq_orchestrate.queues.removal import revoke as revoke_job
+from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

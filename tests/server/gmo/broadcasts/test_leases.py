@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
-
 from glidemq_orchestrate.broadcasts import messages
 from glidemq_orchestrate.broadcasts.messages import begin, renew_call
 from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.wire.call import ask
+from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.removal import clean
+from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

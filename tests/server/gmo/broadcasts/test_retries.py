@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 from glidemq_orchestrate.jobs.changes import retry as retry_job
 from glidemq_orchestrate.jobs.job import get_job
 from glidemq_orchestrate.queues import dead_letters
+from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -6,11 +6,11 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 from glidemq_orchestrate.broadcasts import messages
 from glidemq_orchestrate.jobs.job import get_job
 from glidemq_orchestrate.queues import dead_letters
+from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt

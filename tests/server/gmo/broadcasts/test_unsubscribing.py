@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 from glidemq_orchestrate import Broadcast, BroadcastWorker
 from glidemq_orchestrate.broadcasts import messages
 from glidemq_orchestrate.errors import ConfigurationError
+from tests.server.gmo.broadcasts.conftest import ETL, STREAM, News
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
