@@ -91,7 +91,14 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
     known |= {job.name: _ready(job, queues[job.queue]) for job in ready}
     found = yield from _read(prefix, held)
     due = yield from _group_times(prefix, found)
-    reasons = {job.job.name: _held(job, due.get(job.job.name)) for job in found}
+    first = {
+        job.job.worker: job.job.name
+        for job in found
+        if job.job.worker and job.job.state is JobState.ACTIVE and job.is_suspect and job.has_begun
+    }
+    reasons = {
+        job.job.name: _held(job, due.get(job.job.name), first.get(job.job.worker or "")) for job in found
+    }
     for job in found:
         if job.is_fresh and job.due and (job.due.timestamp() * 1000 - now_ms) <= PAUSE_MS:
             if job.job.queue not in queues:
@@ -270,10 +277,12 @@ def _unhandled(job: Waiter, queue: _Queue) -> Wait | None:
     return Wait(f"no live worker of queue {job.queue} has a handler for {job.job}")
 
 
-def _held(job: _Job, group_until: datetime | None) -> Wait | None:
+def _held(job: _Job, group_until: datetime | None, first: str | None) -> Wait | None:
+    """``first``: the suspect that its worker runs."""
     state = job.job.state
     if state is JobState.ACTIVE:
-        return Wait(SUSPECT) if job.is_suspect and not job.has_begun else None
+        reason = SUSPECT if first is None else f"{SUSPECT}; {first} runs first"
+        return Wait(reason) if job.is_suspect and not job.has_begun else None
     if state is JobState.SUSPENDED:
         return _suspended(job)
     if state is JobState.DELAYED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -67,10 +67,18 @@ def flow_view(
         parts.append(Text(seconds))
     bar = Table.grid()
     bar.add_row(ProgressBar(total=status.total, completed=status.total - status.open, width=60))
+    nodes = [_as_it_waits(node, now) if node.name in waits else node for node in nodes]
     path = critical_path(nodes)
     tree = [node_table(nodes, path=path, now=now, rows=rows, waits=waits)]
     foot = [Text(status.reason, style="red")] if status.reason else []
     return Group(Text("  ").join(parts), bar, *tree, *foot, *_path_line(nodes, path, now))
+
+
+def _as_it_waits(node: NodeStatus, now: datetime | None) -> NodeStatus:
+    """A node as it is shown: it is not active if a worker holds it back."""
+    if node.state is not JobState.ACTIVE or now is None or node.silent_for(now) is not None:
+        return node
+    return replace(node, state=JobState.WAITING, started_at=None)
 
 
 def node_table(

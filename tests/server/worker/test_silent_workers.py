@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Broadcast, FlowNode, FlowProducer, FlowSpec, JobState, Queue
+from glidemq_orchestrate import Broadcast, Context, FlowNode, FlowProducer, FlowSpec, JobState, Queue
 from glidemq_orchestrate.attempts import exchange, upkeep
 from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.cli.flow.view import flow_view
+from glidemq_orchestrate.queues.waits import SUSPECT
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
@@ -83,6 +86,30 @@ def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, han
     assert "its worker was lost: it runs again without using up an attempt" in shown(flow)
     assert queue.lost_workers() == []
     assert "was lost while it ran attempt 1" in queue.logs(node.job_id).lines[0]
+
+
+def test_a_node_that_is_held_back_after_a_loss_names_the_one_that_runs_first(
+    flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    running, release = list[str](), threading.Event()
+
+    def holds(ctx: Context) -> None:
+        running.append(str(ctx.node))
+        assert release.wait(60)
+
+    nodes = [FlowNode(name, queue="etl", job="holds") for name in ("a", "b")]
+    flow = flows.submit(FlowSpec("nightly", nodes), require_workers=False)
+    for node in flow.nodes():  # as it is after a worker was lost that ran both
+        redis_client.hset(f"glide:{{etl}}:job:{node.job_id}", mapping={"gmo:suspect": 1, "gmo:lost": 1})
+    run_worker(["etl"], {"holds": holds}, concurrency=4)
+    text = eventually(lambda: text if "runs first" in (text := shown(flow)) else "", 30)
+    (first,) = running
+    (other,) = {"a", "b"} - {first}
+    rows = {name: next(line for line in text.splitlines() if f" {name} " in line) for name in "ab"}
+    assert f"waiting  waits: {SUSPECT}; {first} runs first" in re.sub(" {3,}", "  ", rows[other])
+    assert "active" in rows[first]
+    assert "waits" not in rows[first]
+    release.set()
 
 
 def test_a_lost_worker_of_a_broadcast_is_shown(

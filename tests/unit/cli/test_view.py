@@ -222,6 +222,22 @@ def test_a_node_that_waits_says_why_and_until_when_also_in_a_fold() -> None:
     assert alone.endswith("queue etl is paused")
 
 
+def test_a_node_that_a_worker_holds_back_is_not_active() -> None:
+    now = START + timedelta(seconds=20)
+    held = {f"month-{n}": Wait("its worker was lost; load runs first") for n in range(1, 7)}
+    running = node("load", JobState.ACTIVE, renewed_at=now, worker="w")
+    nodes = [node(name, JobState.ACTIVE, renewed_at=now, worker="w") for name in held]
+    text = shown(flow_view(status(), [running, *nodes], now=now, waits=held))
+    months, load = (next(line for line in text if name in line) for name in ("month-1..6", "load "))
+    assert "6 waiting" in months
+    assert months.endswith("6 wait: its worker was lost; load runs first")
+    assert "active" in load
+    assert "20.0 s" in load
+    silent = node("load", JobState.ACTIVE, renewed_at=START, worker="w")
+    text = shown(flow_view(status(), [silent], now=now, waits={"load": Wait("its worker has been silent")}))
+    assert "active" in text[-1]
+
+
 def test_each_node_of_a_chain_names_the_node_before_it() -> None:
     chain = [node("a"), node("b", after=("a",)), node("c", after=("b",))]
     assert [line.split()[-1] for line in rows(chain)[1:]] == ["a", "b"]
