@@ -234,9 +234,9 @@ def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
     if not watch.may_reclaim:
         return
     found = yield from upkeep_ops.reclaim(
-        [watch.queue], watch.consumer, lock_ms=watch.lock_ms, max_stalled=watch.max_stalled, clock=clock
+        watch.queue, watch.consumer, lock_ms=watch.lock_ms, max_stalled=watch.max_stalled, clock=clock
     )
-    watch.lost.extend(found)
+    watch.lost.extend((watch.queue, one) for one in found.lost)
 
 
 def check_open(watch: Supervision, clock: Clock) -> Op[None]:

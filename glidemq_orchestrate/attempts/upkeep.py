@@ -60,29 +60,32 @@ def clean_up(queues: Sequence[QueueKeys], clock: Clock) -> Op[None]:
             return
 
 
-def reclaim(
-    queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_stalled: int, clock: Clock
-) -> Op[list[tuple[QueueKeys, ReclaimedJobs]]]:
+def reclaim(  # noqa: PLR0913  the rules of a lease
+    queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, clock: Clock, silent_ms: int = 0
+) -> Op[Reclaimed]:
     """Reclaim the jobs of lost workers, forget the workers, and write the dead letters of failed jobs.
 
-    The next upkeep advances flows that fail as a result. Returns the jobs reclaimed from each worker.
+    The next upkeep advances flows that fail as a result. ``silent_ms``: after this long without a heartbeat
+    a worker with jobs is reported as silent; 0: none is.
     """
-    now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
-    calls: list[Call[Any]] = []
-    for queue in queues:
-        calls.append(reclaim_jobs(queue, consumer, lock_ms=lock_ms, max_stalled=max_stalled, now_ms=now_ms))
-        calls.append(forget_workers(queue, GROUP, silent_ms, now_ms))
-        calls.append(letters.count(queue))
+    now_ms, forgotten_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
+    reclaiming = reclaim_jobs(
+        queue, consumer, lock_ms=lock_ms, max_stalled=max_stalled, now_ms=now_ms, silent_ms=silent_ms
+    )
+    calls: list[Call[Any]] = [
+        reclaiming,
+        forget_workers(queue, GROUP, forgotten_ms, now_ms),
+        letters.count(queue),
+    ]
     replies = yield from ask_each(calls)
     for reply in replies:
         if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
             continue
         if isinstance(reply, Exception):
             raise reply
-    noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
-    yield from write_noted(noted, clock)
-    found = zip(queues, replies[::3], strict=True)
-    return [(queue, worker) for queue, lost in found if isinstance(lost, list) for worker in lost]
+    found, _, noted = replies
+    yield from write_noted([queue] if noted else [], clock)
+    return found if isinstance(found, Reclaimed) else Reclaimed([], [])
 
 
 class ReclaimedJobs(NamedTuple):
@@ -94,9 +97,29 @@ class ReclaimedJobs(NamedTuple):
     ids: list[str]
 
 
-def _lost(reply: Any) -> list[ReclaimedJobs]:
-    rows = ((readable(name), jobs, begun, replies.texts(ids)) for name, jobs, begun, *ids in reply[1])
-    return [ReclaimedJobs(*row) for row in rows]
+class SilentWorker(NamedTuple):
+    """A worker without recent heartbeats: how many jobs it holds, the last heartbeat, and its leases' end."""
+
+    worker: str
+    jobs: int
+    renewed_ms: int
+    until_ms: int
+
+
+class Reclaimed(NamedTuple):
+    """Lost workers, and silent ones whose leases have not ended."""
+
+    lost: list[ReclaimedJobs]
+    silent: list[SilentWorker]
+
+
+def _reclaimed(reply: Any) -> Reclaimed:
+    _, lost, silent = reply
+    rows = ((readable(name), jobs, begun, replies.texts(ids)) for name, jobs, begun, *ids in lost)
+    return Reclaimed(
+        [ReclaimedJobs(*row) for row in rows],
+        [SilentWorker(readable(name), *numbers) for name, *numbers in silent],
+    )
 
 
 def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
@@ -109,9 +132,9 @@ def cleanup(queue: QueueKeys, now_ms: int) -> Call[bool]:
     return function("gmo_cleanup", [queue.key("stream")], (now_ms,), bool)
 
 
-def reclaim_jobs(
-    queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int
-) -> Call[list[ReclaimedJobs]]:
+def reclaim_jobs(  # noqa: PLR0913  the rules of a lease
+    queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int, silent_ms: int = 0
+) -> Call[Reclaimed]:
     """Reclaim the jobs of lost workers. The server notes which flows need ``advance_flow``."""
-    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled)
-    return function("gmo_reclaim", [queue.key("stream")], args, _lost)
+    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled, silent_ms)
+    return function("gmo_reclaim", [queue.key("stream")], args, _reclaimed)

@@ -25,6 +25,7 @@ class JobSlots:
         max_suspects: See ``held_jobs.Suspects``.
         held: Every attempt that the worker holds, started or not, by queue and job.
         waiting: The attempts that have not started, in order.
+        taken: How many attempts it has ever held.
         running: Calls of handlers under way; a batch is one.
         reserved: The number of requested jobs.
         aside: How many held suspects wait although there is room; see ``held_jobs.Suspects``.
@@ -39,6 +40,7 @@ class JobSlots:
     batch_room: int = 0
     held: dict[tuple[str, str], Attempt] = field(default_factory=dict)
     waiting: deque[Attempt] = field(default_factory=deque)
+    taken: int = 0
     running: int = 0
     reserved: int = 0
     stopping: bool = False
@@ -79,6 +81,7 @@ class JobSlots:
 
     def take(self, attempt: Attempt) -> None:
         """Hold an attempt."""
+        self.taken += 1
         self.held[attempt.queue, attempt.job_id] = attempt
 
     def free(self, attempt: Attempt) -> None:

@@ -106,7 +106,7 @@ OPS: Final[dict[str, Callable[[], Op[Any]]]] = {
     "attempt.advance": lambda: backend.advance(ETL, "f2", CLOCK),
     "attempt.exchange": lambda: exchange.exchange(ETL, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.exchange nodes": lambda: exchange.exchange(IDLE, "w", exchange.Request([], 5, "token"), CLOCK),
-    "attempt.reclaim": lambda: upkeep.reclaim([ETL], "w", lock_ms=1, max_stalled=0, clock=CLOCK),
+    "attempt.reclaim": lambda: upkeep.reclaim(ETL, "w", lock_ms=1, max_stalled=0, clock=CLOCK),
     "workers.live": lambda: workers.live(ETL, CLOCK.now_ms()),
     "workers.require": lambda: workers.require("glide", {"etl": ["work"]}, CLOCK.now_ms()),
     "library.status": library.library_status,

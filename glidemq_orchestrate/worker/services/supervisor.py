@@ -34,6 +34,7 @@ from glidemq_orchestrate.worker.handlers.log import log_lost_workers
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.services.service import Service
+from glidemq_orchestrate.worker.silent_workers import SilentWorkers
 
 __all__ = ["Supervisor"]
 
@@ -151,6 +152,7 @@ class QueueChores:
         handlers: The handlers of the worker.
         slots: The jobs that it holds.
         heartbeats: Its heartbeats.
+        silent: The silent workers of the queue.
         area: The queue and the queues around it.
         clock: The current time.
     """
@@ -161,6 +163,7 @@ class QueueChores:
     handlers: Handlers
     slots: JobSlots
     heartbeats: Heartbeats
+    silent: SilentWorkers
     area: Area
     clock: Clock
 
@@ -190,13 +193,14 @@ class QueueChores:
         """Reclaim the jobs of lost workers."""
         await self.heartbeats.catch_up(self.keys.queue)
         own = self.area.own
-        lost = await self.run(
+        found = await self.run(
             upkeep.reclaim(
-                [self.keys], self.worker_id,
-                lock_ms=own.lock_ms, max_stalled=own.max_stalled, clock=self.clock,
+                self.keys, self.worker_id, lock_ms=own.lock_ms, max_stalled=own.max_stalled,
+                clock=self.clock, silent_ms=self.silent.wanted_ms(),
             )
         )  # fmt: skip
-        log_lost_workers(lost)
+        log_lost_workers((self.keys, one) for one in found.lost)
+        self.silent.note(found.silent, self.clock.now_ms())
 
     async def supervise(self) -> float:
         """Advance the flows of the queue."""

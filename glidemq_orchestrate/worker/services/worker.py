@@ -57,6 +57,7 @@ from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.runner import JobRunner
 from glidemq_orchestrate.worker.services.service import HandlerService, logger
 from glidemq_orchestrate.worker.services.supervisor import QueueChores
+from glidemq_orchestrate.worker.silent_workers import SilentWorkers
 from glidemq_orchestrate.worker.usage_limits import Budget, TokenLimit, Tokens
 
 __all__ = ["Worker"]
@@ -316,8 +317,9 @@ class Worker(HandlerService, RegistersHandlers):
         own = Supervision(keys, self.id, self._lock_ms, max_stalled)
         every_ms = int(UPKEEP_SECONDS * 1000)
         area = Area(own, self._clock, every_ms, every_ms, frozenset(self._queues.values()))
+        silent = SilentWorkers(keys.queue, self._slots)
         return QueueChores(
-            self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, area, self._clock
+            self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, silent, area, self._clock
         )
 
 

@@ -1,8 +1,10 @@
 -- gmo_reclaim: reclaim the jobs of lost workers.
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 group  3 consumer of the caller (unused)  4 min_idle_ms  5 lock_ms  6 times a job may stall
--- REPLY {ids of the flows that need gmo_advance_flow, a row for each lost worker}
---       row: worker, how many jobs it held, how many of them had begun, ids of some of these
+--       7 silent_ms: a worker is silent after this long without a heartbeat; 0: do not look for silent workers
+-- REPLY {ids of the flows that need gmo_advance_flow, a row for each lost worker, a row for each silent one}
+--       lost: worker, how many jobs it held, how many of them had begun, ids of some of these
+--       silent: worker, how many jobs it holds (of at most 200), its last heartbeat, when the last of its leases ends
 -- EFFECTS none for up to four seconds after a gap of lock_ms without any caller, see lease.lua. Else, of at most 100
 --   entries of the stream and 100 jobs from the lists, those whose lease has ended go back to where they came from, see
 --   losses.lua; a job that stalled too often fails, a node with its dependents. A lease is the job's own, else the
@@ -72,6 +74,37 @@ local function find(r)
   end
 end
 
+-- Workers of ours that were silent for a while and hold jobs, whose leases have not ended.
+local function silent(r, after)
+  local rows, places = {}, {}
+  local function look(job_id, consumer)
+    local job = L.jobs.read(r.prefix, job_id)
+    local last = job and job.state == 'active' and L.numbers.int(job.lastActive, nil)
+    local holder = last and L.losses.holder(r.prefix, job_id, consumer) or ''
+    if not last or r.now - last < after or not holder:find('^gmo%-') then
+      return
+    end
+    local own = L.options.lock_duration(redis.call('HGET', r.prefix .. 'job:' .. job_id, 'opts'))
+    local ends = last + (own or L.lease.duration(holder, r.lock_duration))
+    if ends > r.now then
+      places[holder] = places[holder] or #rows + 1
+      local row = rows[places[holder]] or { holder, 0, last, ends }
+      row[2], row[3], row[4] = row[2] + 1, math.max(row[3], last), math.max(row[4], ends)
+      rows[places[holder]] = row
+    end
+  end
+  local idle = math.min(after, r.min_idle)
+  for _, row in ipairs(redis.call('XPENDING', r.prefix .. 'stream', r.group, 'IDLE', idle, '-', '+', PAGE)) do
+    local found = redis.call('XRANGE', r.prefix .. 'stream', row[1], row[1])[1]
+    pcall(look, found and L.stream.job_id(found[2]) or '', row[2])
+  end
+  local held = r.prefix .. 'gmo:list-held'
+  for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', r.now - after, 'LIMIT', 0, PAGE)) do
+    pcall(look, job_id, '')
+  end
+  return rows
+end
+
 local function reclaim(keys, args)
   local prefix, now, flows, trouble = keys[1]:sub(1, -#'stream' - 1), tonumber(args[1]), {}, nil
   local r = { prefix = prefix, group = args[2], min_idle = tonumber(args[4]), lock_duration = tonumber(args[5]),
@@ -101,7 +134,8 @@ local function reclaim(keys, args)
   if trouble then
     error(trouble, 0)
   end
-  return { flows, rows }
+  local after = L.numbers.int(args[7], 0)
+  return { flows, rows, after > 0 and silent(r, after) or {} }
 end
 
 redis.register_function { function_name = 'gmo_reclaim', callback = reclaim, flags = { 'allow-oom' } }

@@ -140,7 +140,7 @@ class SimulatedWorker:
 
     def _reclaim(self, keys: QueueKeys) -> Op[object]:
         lock = self.scheduler.lock_ms
-        return upkeep.reclaim([keys], self.id, lock_ms=lock, max_stalled=MAX_STALLED, clock=self.scheduler)
+        return upkeep.reclaim(keys, self.id, lock_ms=lock, max_stalled=MAX_STALLED, clock=self.scheduler)
 
     def _supervise(self, keys: QueueKeys) -> Op[object]:
         return client_supervision.supervise(self._areas[keys.queue])

@@ -54,6 +54,7 @@ class Bench:
         self.now = 1_000_000
         self.tokens = 0
         self.lost: list[Any] = []
+        self.silent: list[Any] = []
         self.etl, self.spark = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
         hand.run(workers.open_queues([self.etl, self.spark]))
         if is_held:
@@ -147,16 +148,23 @@ class Bench:
         return int(kept)
 
     def reclaim(
-        self, lock_ms: int = 1000, max_stalled: int = 3, consumer: str = "other", *, is_watched: bool = True
+        self,
+        lock_ms: int = 1000,
+        max_stalled: int = 3,
+        consumer: str = "other",
+        *,
+        is_watched: bool = True,
+        silent_ms: int = 0,
     ) -> Any:
-        """The flows that need advancing; ``self.lost``: a row for each lost worker.
+        """The flows that need advancing; ``self.lost`` and ``self.silent``: a row for each such worker.
 
         ``is_watched``: somebody has asked all the time.
         """
         if is_watched:
             self.client.hdel("glide:{etl}:gmo:supervised", "looked", "spared")
-        flows, self.lost = self.raw(
-            "gmo_reclaim", [self.etl.key("stream")], self.now, GROUP, consumer, 0, lock_ms, max_stalled
+        rules = 0, lock_ms, max_stalled, silent_ms
+        flows, self.lost, self.silent = self.raw(
+            "gmo_reclaim", [self.etl.key("stream")], self.now, GROUP, consumer, *rules
         )
         return flows
 

@@ -62,7 +62,7 @@ def test_a_queue_without_a_group_is_not_an_error(bench: Bench) -> None:
 
 def test_reclaiming_forgets_them(bench: Bench) -> None:
     bench.client.zadd(LISTED, {"gmo-worker-0-old": 1})
-    bench.hand.run(upkeep.reclaim([ETL], "gmo-worker-1-alive", lock_ms=1000, max_stalled=3, clock=bench))
+    bench.hand.run(upkeep.reclaim(ETL, "gmo-worker-1-alive", lock_ms=1000, max_stalled=3, clock=bench))
     assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]
 
 

@@ -36,7 +36,7 @@ def add(bench: Bench, data: Any = None, **options: Any) -> JobId:
 
 
 def someone_reclaims(bench: Bench) -> None:
-    bench.hand.run(upkeep.reclaim([ETL], "other", lock_ms=1000, max_stalled=0, clock=bench))
+    bench.hand.run(upkeep.reclaim(ETL, "other", lock_ms=1000, max_stalled=0, clock=bench))
 
 
 def letters(bench: Bench) -> list[dict[str, Any]]:

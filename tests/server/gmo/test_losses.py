@@ -84,6 +84,29 @@ def test_a_lease_lasts_as_long_as_its_worker_says_whoever_looks(
     assert bench.job(slow.job_id)["state"] == "waiting"
 
 
+@pytest.mark.parametrize("options", LISTED)
+def test_a_silent_worker_is_told_of_while_its_leases_last(bench: Bench, options: dict[str, Any]) -> None:
+    holder, began = worker_id(OURS, "t", 20_000), bench.now
+    (own,) = add(bench, 1, lease=60, **options)
+    add(bench, 2, **options)
+    fetch(bench, 3, 3, worker=holder)
+    bench.now += 4_000
+    add(bench, 1)
+    fetch(bench, 1, 1, worker=worker_id(OURS, "u", 20_000))
+    fetch(bench, 1, 1, worker="node")
+    bench.reclaim(silent_ms=5_000)
+    assert bench.silent == []
+    bench.now += 1_000
+    bench.reclaim()
+    assert bench.silent == [], "nobody has asked"
+    bench.reclaim(silent_ms=5_000)
+    assert bench.silent == [[holder, 3, began, began + 60_000]]
+    bench.now = began + 20_000
+    bench.reclaim(silent_ms=17_000)
+    assert bench.silent == [[holder, 1, began, began + 60_000]]
+    assert bench.job(own)["state"] == "active"
+
+
 def test_after_a_loss_only_the_suspect_is_charged(bench: Bench) -> None:
     ids = add(bench, 3)
     fetch(bench, 3, 3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
-from datetime import timedelta
+import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +16,12 @@ from glidemq_orchestrate import Broadcast, Context, FlowNode, FlowProducer, Flow
 from glidemq_orchestrate.attempts import exchange, upkeep
 from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.cli.flow.view import flow_view
+from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.queues.waits import SUSPECT
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker import silent_workers
+from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -58,6 +63,45 @@ def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
         else:
             stack.enter_context(Supervisor(url, queues=["etl"], lease=second).running())
         eventually(lambda: any(said in line and job_id in line for line in caplog.messages), 20)
+
+
+def test_a_worker_that_waits_for_the_leases_of_another_says_so_once(  # noqa: PLR0917  fixtures
+    queue: Queue,
+    hand: Hand,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silent_workers, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(silent_workers, "SILENT_MS", 1_000)
+    caplog.set_level(logging.INFO, "glidemq_orchestrate.worker")
+    hand.run(worker_ops.open_queues([ETL]))
+    queue.add_many([NewJob("work"), NewJob("work")])
+    began = int(queue.now().timestamp() * 1000) - 10_000
+    hand.run(ask(exchange.finish_and_fetch(ETL, LOST, exchange.Request((), 2, f"{LOST}/t"), began)))
+    run_worker(["etl"], {"work": lambda _: 1}, lease=16)
+
+    def lines() -> list[str]:
+        return [line for line in caplog.messages if "no heartbeat for" in line]
+
+    eventually(lines, 20)
+    ends = datetime.fromtimestamp(began / 1000 + 16, UTC).astimezone()
+    assert f"queue etl: worker {LOST} has sent no heartbeat for 1" in lines()[0]
+    assert f"holds 2 jobs: other workers run them when its leases end, at {ends:%H:%M:%S}" in lines()[0]
+    eventually(lambda: queue.counts()[JobState.COMPLETED] == 2, 30)
+    assert len(lines()) == 1
+
+
+def test_a_worker_with_work_does_not_look_for_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silent_workers, "IDLE_SECONDS", 0.05)
+    slots = JobSlots(1)
+    found = silent_workers.SilentWorkers("etl", slots)
+    assert found.wanted_ms() == 0, "it has just started"
+    time.sleep(0.06)
+    assert found.wanted_ms() == silent_workers.SILENT_MS
+    slots.taken += 1
+    assert found.wanted_ms() == 0, "it has had a job since"
 
 
 def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, hand: Hand) -> None:

@@ -206,11 +206,11 @@ class TestTheWorkersCalls:
         script: list[Any] = [[0], [0], [[]], [(20, 5)], [(3, 400)], [(0, 400)]]
         assert scripted(upkeep.upkeep([HOME], clock), script).value == 400
 
-    def test_reclaiming_passes_over_queues_without_a_group(
+    def test_reclaiming_passes_over_a_queue_without_a_group(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        op = upkeep.reclaim([HOME], "w", lock_ms=1, max_stalled=1, clock=clock)
-        assert scripted(op, [[ProtocolError("NOGROUP x"), 0, 0]]).value == []
+        op = upkeep.reclaim(HOME, "w", lock_ms=1, max_stalled=1, clock=clock)
+        assert scripted(op, [[ProtocolError("NOGROUP x"), 0, 0]]).value == ([], [])
 
     def test_a_worker_that_leaves_keeps_its_consumer_while_entries_are_pending(
         self, scripted: Scripted
