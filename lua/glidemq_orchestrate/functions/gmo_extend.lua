@@ -34,7 +34,7 @@ local function extend(keys, args)
     L.grow.drop(s.home, header.growth, header.id)
     return state
   end
-  L.grow.begin({ home = s.home, id = header.id }, header.growth, count)
+  L.join.begin({ home = s.home, id = header.id }, header.growth, count)
   redis.call('HINCRBY', s.key, 'extensions', 1)
   if state == 'completed' then
     redis.call('HDEL', s.key, 'finished_at')

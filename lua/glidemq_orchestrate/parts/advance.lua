@@ -77,7 +77,7 @@ end
 -- Does the first slice that is due: additions, the previous generation, a cancel, a retry, then all else. Returns how
 -- much remains.
 local function work(flow, key, now)
-  local growing = L.grow.continue(flow, key, now)
+  local growing = L.join.continue(flow, key, now)
   if growing > 0 then
     return growing
   end

@@ -6,7 +6,7 @@ local SLICE, HELD_SLICE, EDGE_SLICE, MAX_ROW = 50, 500, 25, 65536
 local ENDED = { completed = true, failed = true, skipped = true }
 
 -- Counts the nodes of the sealed batches as the flow's; gmo_advance_flow adds them.
-function L.grow.begin(flow, growth, count)
+function L.join.begin(flow, growth, count)
   local key = L.record.key(flow.home, flow.id)
   redis.call('HINCRBY', key, 'total', count)
   redis.call('SADD', key .. ':growing', growth)
@@ -116,7 +116,7 @@ local function step(flow, key, growth, now)
 end
 
 -- Does a slice of one growth that is joining; returns about how much work remains.
-function L.grow.continue(flow, key, now)
+function L.join.continue(flow, key, now)
   local growth = redis.call('SRANDMEMBER', key .. ':growing')
   if not growth then
     return 0
@@ -127,13 +127,13 @@ function L.grow.continue(flow, key, now)
 end
 
 -- Whether no growth is joining, so that a flow whose nodes have all ended has ended.
-function L.grow.has_joined(key)
+function L.join.has_joined(key)
   return redis.call('EXISTS', key .. ':growing') == 0
 end
 
 -- Lets the nodes staged by a completed attempt join the flow. Returns nil when there are none; else true:
 -- gmo_advance_flow is then needed, and notifies the node's dependents.
-function L.grow.commit(flow, prefix, job_id, now)
+function L.join.commit(flow, prefix, job_id, now)
   local meta_key = L.grow.key(flow.home, job_id) .. ':meta'
   local meta = redis.call('HMGET', meta_key, 'token', 'count')
   if not meta[1] then
@@ -143,7 +143,7 @@ function L.grow.commit(flow, prefix, job_id, now)
     L.grow.abandon(flow, job_id)
     return nil
   end
-  L.grow.begin(flow, job_id, meta[2])
+  L.join.begin(flow, job_id, meta[2])
   redis.call('HSET', L.record.key(flow.home, flow.id), 'grown', '1')
   local table_key = L.grow.key(flow.home, job_id)
   local edges = redis.call('LLEN', table_key .. ':held') + redis.call('LLEN', table_key .. ':edges')

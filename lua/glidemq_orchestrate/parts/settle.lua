@@ -42,7 +42,7 @@ end
 
 -- Ends the flow when all its nodes have ended and none is about to join it or to rerun.
 function L.settle.end_if_done(flow, key, now)
-  if redis.call('SCARD', key .. ':open') == 0 and L.grow.has_joined(key) and redis.call('HEXISTS', key, 'retry') == 0 then
+  if redis.call('SCARD', key .. ':open') == 0 and L.join.has_joined(key) and redis.call('HEXISTS', key, 'retry') == 0 then
     close(flow.home, flow.id, key, now)
   end
 end
@@ -139,7 +139,7 @@ end
 -- id of its flow if that needs gmo_advance_flow, else ''. flow.grows: whether the attempt staged nodes; flow.dependents:
 -- how many dependents there are; both nil if not known.
 function L.settle.job_completed(flow, prefix, job_id, now)
-  local is_unfinished = flow.grows ~= false and L.grow.commit(flow, prefix, job_id, now)
+  local is_unfinished = flow.grows ~= false and L.join.commit(flow, prefix, job_id, now)
     or L.dependents.notify(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
   if flow.ended then
     count_later(flow, prefix .. job_id)
