@@ -10,7 +10,7 @@ local function message_states(keys, args)
     return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. args[2])
   end
   local b = { prefix = prefix, stream = prefix .. 'stream' }
-  for _, row in ipairs((L.broadcasts.states(b, args[2], L.broadcasts.entry_of(b, args[2])))) do
+  for _, row in ipairs((L.broadcasts.states(b, args[2], L.messages.entry_of(b, args[2])))) do
     found[#found + 1] = row[1]
     found[#found + 1] = row[2]
     found[#found + 1] = row[3] or ''

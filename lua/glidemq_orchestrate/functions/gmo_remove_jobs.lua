@@ -66,7 +66,7 @@ local function remove(b, job_id, entry_id, limit, elsewhere)
     return is_broken and 'removed' or 'missing'
   elseif is_in_open_flow(prefix, job_id) then
     return 'flow'
-  elseif b.event == 'cleaned' and L.broadcasts.is_open(b, job_id) then
+  elseif b.event == 'cleaned' and L.messages.is_open(b, job_id) then
     return 'message'
   elseif b.event == 'cleaned' and L.retention.needed(prefix, job_id) == 'child' then
     return 'child'
@@ -76,7 +76,7 @@ local function remove(b, job_id, entry_id, limit, elsewhere)
     return 'node'
   end
   entry_id = mark and '' or entry_id
-  L.broadcasts.take_out(b, job_id)
+  L.messages.take_out(b, job_id)
   if job.state == 'active' then
     entry_id = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or ''
     redis.call('ZREM', prefix .. 'gmo:list-held', job_id)

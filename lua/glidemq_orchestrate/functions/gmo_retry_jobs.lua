@@ -19,7 +19,7 @@ local function retry(prefix, job_id, now)
     return job.state or 'missing'
   elseif redis.call('HEXISTS', key, 'gmo:flow') == 1 then
     return 'flow'
-  elseif L.broadcasts.retry({ prefix = prefix, stream = prefix .. 'stream', now = now }, job_id) then
+  elseif L.messages.retry({ prefix = prefix, stream = prefix .. 'stream', now = now }, job_id) then
     return 'retried'
   end
   redis.call('ZREM', prefix .. 'failed', job_id)

@@ -22,7 +22,7 @@ local function retry_message(keys, args)
   if redis.call('HEXISTS', keys[1], 'state') == 0 then
     return copy(b, args)
   end
-  return L.broadcasts.retry(b, args[2], args[3]) and args[2] or ''
+  return L.messages.retry(b, args[2], args[3]) and args[2] or ''
 end
 
 redis.register_function('gmo_retry_message', retry_message)

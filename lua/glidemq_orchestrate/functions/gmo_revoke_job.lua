@@ -18,7 +18,7 @@ local function revoke_job(keys, args)
     return { job.state, '' }
   end
   redis.call('HSET', keys[1], 'revoked', '1')
-  local word = L.broadcasts.revoke({ prefix = prefix, stream = prefix .. 'stream', now = now }, job_id)
+  local word = L.messages.revoke({ prefix = prefix, stream = prefix .. 'stream', now = now }, job_id)
   if word then
     L.events.emit(prefix .. 'events', 'revoked', job_id)
     return { word, '' }

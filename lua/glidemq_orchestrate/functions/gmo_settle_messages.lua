@@ -21,7 +21,7 @@ local function settle(b, entry, removed)
     forget(b, job_id, removed)
   end
   if is_retry then
-    L.broadcasts.drop_orphan(b, entry[1], job_id, subscription)
+    L.messages.drop_orphan(b, entry[1], job_id, subscription)
   elseif job_id then
     L.broadcasts.settle(b, job_id, entry[1])
   end

@@ -18,7 +18,7 @@ local function trim(keys, args)
     if not job_id then
       redis.call('XDEL', keys[1], entry[1])
     elseif not is_retry then
-      L.broadcasts.drop(b, job_id, entry[1])
+      L.messages.drop(b, job_id, entry[1])
       dropped = dropped + 1
     end
   end

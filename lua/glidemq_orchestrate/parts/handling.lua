@@ -115,7 +115,7 @@ function L.handling.finish(h, o)
     acknowledge(h, o.entry_id, false)
     if o.is_retry then
       local entry = redis.call('XRANGE', h.stream, o.entry_id, o.entry_id)[1]
-      L.broadcasts.drop_orphan(h, o.entry_id, o.job_id, entry and select(3, L.handling.read_entry(entry[2])))
+      L.messages.drop_orphan(h, o.entry_id, o.job_id, entry and select(3, L.handling.read_entry(entry[2])))
     else
       redis.call('HSETNX', key, 'gmo:message', o.entry_id)
       L.broadcasts.settle(h, o.job_id, o.entry_id)

@@ -1,4 +1,5 @@
--- removing_messages: removes or retries a message of a broadcast; see broadcasts.lua.
+-- messages: removes, revokes or retries a message of a broadcast; see broadcasts.lua.
+L.messages = {}
 local SKEW, NEAR = 10, 1000
 
 -- The id of the entry of a message; if none of our workers has begun it, searches its expected position.
@@ -15,7 +16,7 @@ local function entry_of(b, job_id)
 end
 
 -- Whether a job is a message that a subscription has not ended. Node workers list it as completed when one has.
-function L.broadcasts.is_open(b, job_id)
+function L.messages.is_open(b, job_id)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   if #b.subs == 0 then
     return false
@@ -30,7 +31,7 @@ end
 
 -- Drops the entry of a message from the stream, whether it was handled or not. The message is removed after the runs
 -- and retries that have begun.
-function L.broadcasts.drop(b, job_id, entry_id)
+function L.messages.drop(b, job_id, entry_id)
   local key = b.prefix .. 'job:' .. job_id
   redis.call('XDEL', b.stream, entry_id)
   local state = redis.call('HGET', key, 'state')
@@ -50,7 +51,7 @@ function L.broadcasts.drop(b, job_id, entry_id)
 end
 
 -- Drops the retry of a removed subscription, which nobody handles; its message does not wait for it.
-function L.broadcasts.drop_orphan(b, entry_id, job_id, subscription)
+function L.messages.drop_orphan(b, entry_id, job_id, subscription)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   for _, sub in ipairs(b.subs) do
     if sub.name == subscription then
@@ -62,7 +63,7 @@ function L.broadcasts.drop_orphan(b, entry_id, job_id, subscription)
 end
 
 -- Removes a deleted message from the stream and the schedule.
-function L.broadcasts.take_out(b, job_id)
+function L.messages.take_out(b, job_id)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   if #b.subs > 0 then
     L.broadcasts.unlist(b, job_id, entry_of(b, job_id))
@@ -71,7 +72,7 @@ end
 
 -- Fails a revoked message in each subscription that has not begun it. Returns revoked, flagged (a worker holds it), or
 -- nil when it is not a message, or was not delivered to any subscription yet.
-function L.broadcasts.revoke(b, job_id)
+function L.messages.revoke(b, job_id)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   local key, word, entry_id = b.prefix .. 'job:' .. job_id, 'revoked', #b.subs > 0 and entry_of(b, job_id)
   if not entry_id then
@@ -92,7 +93,7 @@ end
 
 -- Retries a message, from the first attempt, in the subscriptions in which it has failed, or only in the given one; the
 -- others are not affected. Returns false when it has failed in none of them.
-function L.broadcasts.retry(b, job_id, only)
+function L.messages.retry(b, job_id, only)
   local key, found = b.prefix .. 'job:' .. job_id, false
   if redis.call('HEXISTS', key, 'gmo:message') == 0 then
     return false
@@ -112,4 +113,4 @@ function L.broadcasts.retry(b, job_id, only)
   return found
 end
 
-L.broadcasts.entry_of = entry_of
+L.messages.entry_of = entry_of
