@@ -17,7 +17,7 @@ local function begin_generation(keys, args)
   elseif current ~= before then
     return redis.error_reply('GMO_GENERATION_TAKEN ' .. current .. ' is the current generation')
   end
-  local refused = L.record.start_refusal(keys[3], new, args[4])
+  local refused = L.start.refusal(keys[3], new, args[4])
   if refused then
     return refused
   elseif redis.call('EXISTS', keys[2]) == 0 then

@@ -119,7 +119,7 @@ function L.generations.begin(home, before, new, how, now)
   redis.call('HSET', old, 'superseded', number)
   L.settle.cancel(home, before, 'generation ' .. number .. ' began', now)
   redis.call('HSET', L.record.key(home, new), 'after', before)
-  L.record.start(home, new, now)
+  L.start.flow(home, new, now)
 end
 
 -- Adopts a completed node of the previous generation: gives it the dependents staged here and notifies them of its end.
