@@ -253,7 +253,7 @@ def drop_record(home: QueueKeys, flow_id: str) -> Call[None]:
 def announce(home: QueueKeys, flow_id: str, what: str) -> Call[None]:
     """Emit an event of the flow: its end, which wakes waiting clients, or ``retried``.
 
-    The event has the public id and, after generation 0, the number, like in ``generations.lua``.
+    The event has the public id and, after generation 0, the number, like in ``flow_events.lua``.
     """
     public, number = read_generation(flow_id)
     words: list[Word] = ["MAXLEN", "~", 1000, "*", "event", f"flow.{what}", "jobId", "", "flowId", public]

@@ -42,7 +42,7 @@ local function extend(keys, args)
     L.due.flow(s.home, header.id, now)
     L.index.moved(s.home, header.id, state, 'running', now)
   end
-  L.generations.emit(s.home, 'flow.extended', header.id)
+  L.flow_events.emit(s.home, 'flow.extended', header.id)
   L.advance.slice(s.home, header.id, now)
   return redis.call('HGET', s.key, 'state')
 end

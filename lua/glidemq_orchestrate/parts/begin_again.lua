@@ -25,7 +25,7 @@ function L.begin_again.start(key, flow_id, mark, now)
     L.index.moved(home, flow_id, state, 'running', now)
     L.due.flow(home, flow_id, now)
     L.owners.started(home, flow_id, now)
-    L.generations.emit(home, 'flow.retried', flow_id)
+    L.flow_events.emit(home, 'flow.retried', flow_id)
   end
   redis.call('SADD', home .. 'gmo:todo', flow_id)
   L.advance.slice(home, flow_id, now)

@@ -55,16 +55,6 @@ function L.generations.refusal(key, stored)
   end
 end
 
--- Emits an event of a flow: with the public id and, after generation 0, the number of the generation.
-function L.generations.emit(home, kind, stored)
-  local id, number = split(stored)
-  if number > 0 then
-    L.events.emit(home .. 'events', kind, '', 'flowId', id, 'generation', number)
-  else
-    L.events.emit(home .. 'events', kind, '', 'flowId', id)
-  end
-end
-
 -- Notes in the stream that a generation began. The first one also notes generation 0.
 local function note(key, home, new, how)
   local number = select(2, split(new))

@@ -37,7 +37,7 @@ local function close(home, flow, key, now)
   L.due.ended(home, flow)
   L.owners.ended(home, flow)
   L.index.moved(home, flow, 'running', state, now)
-  L.generations.emit(home, 'flow.' .. state, flow)
+  L.flow_events.emit(home, 'flow.' .. state, flow)
 end
 
 -- Ends the flow when all its nodes have ended and none is about to join it or to rerun.
