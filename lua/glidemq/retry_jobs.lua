@@ -24,7 +24,7 @@ local function retry_jobs(keys, args)
       local job = L.jobs.read(prefix, job_id)
       if job then
         L.priorities.schedule(keys[2], job_id, L.numbers.int(job.priority, 0), now)
-        L.retry.reset(prefix, job_id, job, now, 'delayed')
+        L.start_over.reset(prefix, job_id, job, now, 'delayed')
         count = count + 1
       end
     end

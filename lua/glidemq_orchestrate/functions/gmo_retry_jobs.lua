@@ -24,7 +24,7 @@ local function retry(prefix, job_id, now)
   end
   redis.call('ZREM', prefix .. 'failed', job_id)
   L.keeping.forget(prefix, job_id, 'failed')
-  L.retry.reset(prefix, job_id, job, now, 'waiting')
+  L.start_over.reset(prefix, job_id, job, now, 'waiting')
   redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'gmo:lost', 'gmo:suspect', 'processedOn', 'lastActive')
   L.children.again(prefix, job_id)
   L.jobs.make_ready(prefix, job_id, job, L.numbers.int(job.priority, 0))

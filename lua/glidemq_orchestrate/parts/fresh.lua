@@ -24,7 +24,7 @@ function L.fresh.reset(prefix, job_id, job, now)
   local key = prefix .. 'job:' .. job_id
   redis.call('ZREM', prefix .. 'failed', job_id)
   redis.call('ZREM', prefix .. 'completed', job_id)
-  L.retry.reset(prefix, job_id, job, now, 'waiting-children')
+  L.start_over.reset(prefix, job_id, job, now, 'waiting-children')
   L.children.forget(prefix, job_id)
   redis.call('HDEL', key, unpack(OF_ONE_RUN))
   redis.call('UNLINK', prefix .. 'signals:' .. job_id)

@@ -1,7 +1,7 @@
--- retry: a failed job starts over.
+-- start_over: a failed job runs again from its first attempt, at the request of a user.
 
 local M = {}
-L.retry = M
+L.start_over = M
 
 -- A failed job holds no slot. If its number is past, it returns: mark that it must take a slot. If not, its number is
 -- used after all and must no longer be skipped.
