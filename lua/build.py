@@ -27,6 +27,7 @@ MAX_FUNCTION = 60
 MAX_PART = 200
 
 _REGISTERED = re.compile(r"register_function\W+(?:function_name\W+)?(\w+)")
+_DEFINED = re.compile(r"^function L\.(\w+)|^L\.(\w+)[\w., ]* = ", re.MULTILINE)
 _FUNCTION = re.compile(r"(?:local )?function ([\w.:]+)")
 
 
@@ -85,13 +86,20 @@ def size_problems(path: Path) -> Iterator[str]:
 
 
 def name_problems(path: Path) -> Iterator[str]:
-    """Yield files of a command that do not register only that command, and parts that register one."""
-    registered = _REGISTERED.findall(path.read_text(encoding="utf-8"))
+    """Yield files that register or define names other than their own.
+
+    A file of a command registers only that command, and parts register none. A file defines only the table
+    with its name.
+    """
+    text = path.read_text(encoding="utf-8")
+    registered = _REGISTERED.findall(text)
     place = path.relative_to(LUA)
     if path.parent.name == "functions" and registered != [path.stem]:
         yield f"{place}: must register only {path.stem}, not {', '.join(registered) or 'nothing'}"
     if path.parent.name == "parts" and registered:
         yield f"{place}: registers {', '.join(registered)}; a command has a file of its own in functions/"
+    for table in sorted({one or other for one, other in _DEFINED.findall(text)} - {path.stem}):
+        yield f"{place}: defines L.{table}; only {table}.lua does"
 
 
 def stale(artefacts: dict[str, str], directory: Path) -> Iterator[str]:

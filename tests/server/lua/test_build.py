@@ -74,9 +74,11 @@ def test_long_functions_and_parts_are_named(
             "registers gmo_a; a command has",
         ),
         ("functions/gmo_a.lua", "redis.register_function { function_name = 'gmo_a' }", ""),
+        ("parts/a.lua", "L.a = {}\nfunction L.b.c()\nend\n", "defines L.b; only b.lua does"),
+        ("parts/a.lua", "function L.a.c()\n  L.b.d()\n  L.b.e = 1\nend\nL.a.f = f\n", ""),
     ],
 )
-def test_the_file_is_the_command(
+def test_a_file_registers_and_defines_only_its_own_names(
     build: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: tuple[str, str, str]
 ) -> None:
     place, text, expected = case
