@@ -71,7 +71,7 @@ class Rule(StrEnum):
     """Immediately: dependencies only select its inputs, if they have completed by then."""
 
 
-EAGER: Final = (Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS)
+EARLY: Final = (Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS)
 """The rules under which a node may run before all its dependencies have ended."""
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.errors import TransportError
-from glidemq_orchestrate.flows.dependencies import EAGER, ORDINARY, Policy
+from glidemq_orchestrate.flows.dependencies import EARLY, ORDINARY, Policy
 from glidemq_orchestrate.flows.generation import TOMBSTONE, FlowRef
 from glidemq_orchestrate.flows.home import home_of
 from glidemq_orchestrate.flows.node_table import Inputs
@@ -143,7 +143,7 @@ def hold(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
     caller must then let the job wait for its dependencies. Idempotent.
     """
     home, policy = yield from _policy(queue, attempt.stored_flow, attempt.node or "")
-    if home is None or policy.rule in EAGER:
+    if home is None or policy.rule in EARLY:
         return False
     record = yield from ask(records.record(home, attempt.stored_flow))
     number = record.number + bool(record.note)
