@@ -69,8 +69,8 @@ class Held(StrEnum):
 class Request:
     """One exchange. ``limit``: max starts per window, and the window in ms; (0, 0) for none.
 
-    ``starts``: how many of the jobs start immediately; the others are prefetched.
-    ``begun``: prefetched jobs whose handlers have started; the server's verdict on these is not awaited.
+    ``immediate``: how many of the jobs start immediately; the others are prefetched.
+    ``started``: prefetched jobs whose handlers have started; the server's verdict on these is not awaited.
     """
 
     outcomes: Sequence[Outcome]
@@ -78,8 +78,8 @@ class Request:
     token: str
     again: bool = False
     limit: tuple[int, int] = (0, 0)
-    starts: int = MAX_WANTED
-    begun: Sequence[Attempt] = ()
+    immediate: int = MAX_WANTED
+    started: Sequence[Attempt] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Answer:
 
     verdicts: list[str]
     flows: list[str]
-    begun: list[Attempt]
+    fetched: list[Attempt]
     positions: tuple[str, str] | None
     due_ms: int
     held: Held
@@ -112,7 +112,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     def decode(reply: Any) -> Answer:
         verdicts, flows, rows, stream, events, due, held, troubles, *more = reply
         name, token = queue.queue, request.token
-        expected = len(request.outcomes) + len(request.begun)
+        expected = len(request.outcomes) + len(request.started)
         if len(verdicts) != expected:
             raise ProtocolError(f"expected {expected} verdicts, got {len(verdicts)}")
         return Answer(
@@ -135,13 +135,13 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
         "again" if request.again else "",
     ]
     words += request.limit
-    begun = [Outcome(attempt, Kind.BEGUN) for attempt in request.begun]
-    for attempt, kind, text, retention, first, second in (*request.outcomes, *begun):
+    started = [Outcome(attempt, Kind.BEGUN) for attempt in request.started]
+    for attempt, kind, text, retention, first, second in (*request.outcomes, *started):
         words += (
             _WORDS[kind], attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text,
             retention, first, second
         )  # fmt: skip
-    words.append(request.starts)
+    words.append(request.immediate)
     return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
 
 
@@ -232,7 +232,7 @@ def exchange(
     else:
         answer = yield from ask(call)
     early: list[Attempt] = []
-    for attempt in answer.begun:
+    for attempt in answer.fetched:
         if attempt.inputs is None:
             found = yield from backend.inputs(queue, attempt)
             attempt.inputs = found.texts
@@ -243,7 +243,7 @@ def exchange(
     if early:
         waiting = Request([Outcome(one, Kind.CHILDREN, second=UNBEGUN) for one in early], 0, "")
         yield from ask(finish_and_fetch(queue, consumer, waiting, clock.now_ms()))
-        answer = replace(answer, begun=[attempt for attempt in answer.begun if attempt not in early])
+        answer = replace(answer, fetched=[attempt for attempt in answer.fetched if attempt not in early])
     return answer
 
 

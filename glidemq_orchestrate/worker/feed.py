@@ -75,13 +75,13 @@ class Lane:
 class Runner(Protocol):
     """What a feed needs from its worker."""
 
-    def begin(self, begun: list[Attempt]) -> None:
+    def take(self, fetched: list[Attempt]) -> None:
         """Run the fetched jobs."""
 
-    def has_begun(self, queue: str) -> bool:
+    def has_starts(self, queue: str) -> bool:
         """Whether the start of a prefetched job is to be reported."""
 
-    def begun(self, queue: str) -> list[Attempt]:
+    def take_starts(self, queue: str) -> list[Attempt]:
         """The prefetched jobs whose start is to be reported; afterwards they count as reported."""
 
     def freed(self) -> None:
@@ -197,10 +197,10 @@ class Feed:
     def _next(self, others: int) -> Flight | None:
         """The next call beside ``others`` calls under way; None if there should be none now."""
         wanted = 0 if self._listener.is_dry.is_set() and not self._outbox else self._wanted()
-        has_begun = not others and self._runner.has_begun(self.keys.queue)
+        has_starts = not others and self._runner.has_starts(self.keys.queue)
         if self._singly and not others and self._loop.time() >= self._singly_at:
             return self._prepare([self._singly.popleft()], 0)
-        if has_begun or self._is_worth_a_call(wanted, others):
+        if has_starts or self._is_worth_a_call(wanted, others):
             limit = MAX_OUTCOMES
             if any(outcome.attempt.flow_id for outcome in self._outbox[:limit]):
                 limit = MAX_NODES
@@ -239,9 +239,11 @@ class Feed:
     def _prepare(self, outcomes: list[Outcome], wanted: int) -> Flight:
         """A new call; the places for its jobs are reserved until the reply."""
         token = token_of(self._worker_id, secrets.token_hex(8))
-        starts = min(self._slots.starts(), wanted)
-        begun = self._runner.begun(self.keys.queue)
-        flight = Flight(Request(outcomes, wanted, token, limit=self._limit, starts=starts, begun=begun))
+        immediate = min(self._slots.starts(), wanted)
+        started = self._runner.take_starts(self.keys.queue)
+        flight = Flight(
+            Request(outcomes, wanted, token, limit=self._limit, immediate=immediate, started=started)
+        )
         self._reserve(flight)
         return flight
 
@@ -290,8 +292,8 @@ class Feed:
         for outcome, verdict in judged:
             if verdict != "again":
                 take(outcome, verdict)
-        if answer.begun:
-            self._runner.begin(answer.begun)
+        if answer.fetched:
+            self._runner.take(answer.fetched)
         await self._finish(outcomes, answer)
 
     async def _finish(self, outcomes: Sequence[Outcome], answer: Answer) -> None:

@@ -86,9 +86,9 @@ class JobRunner:
 
     # --- taking jobs ---
 
-    def begin(self, begun: list[Attempt]) -> None:
-        """Take activated jobs and run as many as there are free places."""
-        for attempt in begun:
+    def take(self, fetched: list[Attempt]) -> None:
+        """Take fetched jobs and run as many as there are free places."""
+        for attempt in fetched:
             if self._slots.stopping:  # it was requested before the stop
                 self._report(Outcome(attempt, Kind.BACK))
                 continue
@@ -358,11 +358,11 @@ class JobRunner:
         """Write a line into the log of a job, from any thread."""
         self._messenger.send("log", attempt, line)
 
-    def has_begun(self, queue: str) -> bool:
+    def has_starts(self, queue: str) -> bool:
         """Whether the start of a prefetched job is to be reported."""
         return self._starts.is_due(queue)
 
-    def begun(self, queue: str) -> list[Attempt]:
+    def take_starts(self, queue: str) -> list[Attempt]:
         """The prefetched jobs whose start is to be reported; afterwards they count as reported."""
         return self._starts.take(queue)
 

@@ -47,7 +47,7 @@ def begin(queue: Queue, now_ms: int, consumer: str = "gmo-worker-1-dead") -> Any
         def monotonic_ms(self) -> int:
             return self.now_ms()
 
-    return queue._run(exchange.exchange(KEYS, consumer, Request([], 1, f"t{now_ms}"), Now())).begun[0]
+    return queue._run(exchange.exchange(KEYS, consumer, Request([], 1, f"t{now_ms}"), Now())).fetched[0]
 
 
 def test_fact_14_two_kinds_of_workers_share_a_queue(

@@ -214,7 +214,7 @@ class SimulatedWorker:
         self.outbox[keys.queue] += [
             one for one, verdict in zip(outcomes, answer.verdicts, strict=True) if verdict == "again"
         ]
-        for attempt in answer.begun:
+        for attempt in answer.fetched:
             if self.closing:
                 self.outbox[keys.queue].append(Outcome(attempt, Kind.BACK))
                 continue

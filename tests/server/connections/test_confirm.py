@@ -192,11 +192,11 @@ def test_a_takeover_that_a_failover_undoes_leaves_the_job_as_it_was(
     reclaim = ("gmo_reclaim", 1, keys.key("stream"), clock.now_ms() + HOUR_MS, "workers", "b", 0, 1_000, 3)
     with Queue("etl", pair.url) as queue:
         queue.add("work", options=named("a"))
-        before = queue._run(exchange(keys, "a", Request([], 1, "before"), clock)).begun[0]
+        before = queue._run(exchange(keys, "a", Request([], 1, "before"), clock)).fetched[0]
         pair.replicated()
         with cut_off(replica, primary):
             primary.client.fcall(*reclaim)
-            after = queue._run(exchange(keys, "b", Request([], 1, "after"), clock)).begun[0]
+            after = queue._run(exchange(keys, "b", Request([], 1, "after"), clock)).fetched[0]
             assert (before.job_id, after.job_id) == ("a", "a")
             primary.kill()
         eventually(lambda: replica.client.role()[0] == "master", timeout=30)

@@ -251,7 +251,7 @@ def test_the_worker_of_a_failed_node_fails_what_follows_it(
         hand.run(submit_flow("glide", checked, "f", "restart", SystemClock(), reach=bare))
     queue, clock = QueueKeys("glide", "etl"), SystemClock()
     answer = hand.run(exchange(queue, "gmo-worker-1", Request([], 1, "t"), clock))
-    failed = [Outcome(attempt, Kind.FAIL, "broken", "", 1, 0) for attempt in answer.begun]
+    failed = [Outcome(attempt, Kind.FAIL, "broken", "", 1, 0) for attempt in answer.fetched]
     answer = hand.run(exchange(queue, "gmo-worker-1", Request(failed, 0, "t2"), clock))
     hand.run(carry(queue, failed, answer.verdicts, clock))
     assert reasons(flows.get("f")) == {"a": "broken", "b": "upstream failed: a"}

@@ -187,7 +187,7 @@ class TestCancelling:
         queue = QueueKeys("glide", "etl")
         hand.run(workers.open_queues([queue]))
         request = exchange.Request([], 1, "token")
-        (attempt,) = hand.run(ask(exchange.finish_and_fetch(queue, "me", request, 5))).begun
+        (attempt,) = hand.run(ask(exchange.finish_and_fetch(queue, "me", request, 5))).fetched
         found.cancel("enough")
         before = redis_client.hgetall("glide:{etl}:job:f~a")
         late = exchange.Request([exchange.Outcome(attempt, kind, "1") for kind in exchange.Kind], 0, "token")

@@ -115,7 +115,7 @@ class Bench:
         return answer
 
     def begin(self, queue: QueueKeys | None = None) -> Attempt:
-        (attempt,) = self.exchange(wanted=1, queue=queue).begun
+        (attempt,) = self.exchange(wanted=1, queue=queue).fetched
         if attempt.is_ahead:  # as a worker does
             assert self.exchange(Outcome(attempt, Kind.BEGUN), queue=queue).verdicts == ["ok"]
         return attempt

@@ -108,7 +108,7 @@ class World:
         request = exchange.Request(outcomes, wanted, f"t{self.tokens}", again)
         answer = self.call(exchange.finish_and_fetch(queue, "w", request, self.clock.now))
         assert answer.troubles == []
-        self.held += answer.begun
+        self.held += answer.fetched
         return list(answer.verdicts)
 
     def read(self, queue: QueueKeys) -> None:

@@ -34,7 +34,7 @@ class TestBeginning:
         assert (attempt.job_id, attempt.processed_on, attempt.data) == ("j", "1000000", "1")
         assert bench.job("j")["state"] == "active"
         before = bench.dump()
-        assert bench.exchange(wanted=1, again=True).begun == [attempt]
+        assert bench.exchange(wanted=1, again=True).fetched == [attempt]
         assert bench.dump() == before
 
     @pytest.mark.parametrize("lifo", [False, True])
@@ -42,8 +42,8 @@ class TestBeginning:
         a_job(bench, lifo=lifo)
         bench.begin()
         before = bench.dump()
-        assert bench.exchange(wanted=1).begun == []
-        assert bench.exchange(wanted=1, again=True).begun == []
+        assert bench.exchange(wanted=1).fetched == []
+        assert bench.exchange(wanted=1, again=True).fetched == []
         assert bench.dump() == before
 
     def test_the_entry_of_a_held_job_that_is_delivered_again_is_left_alone(self, bench: Bench) -> None:
@@ -53,7 +53,7 @@ class TestBeginning:
         bench.client.xgroup_destroy(STREAM, GROUP)
         bench.client.xgroup_create(STREAM, GROUP, "0")
         before = bench.job("j")
-        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1).fetched == []
         assert (bench.job("j"), bench.pending(), bench.client.xlen(STREAM)) == (before, 1, 1)
         bench.finish(attempt)
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
@@ -67,7 +67,7 @@ class TestBeginning:
         if earlier:
             bench.client.hset("glide:{etl}:job:j", "gmo:entry", earlier)
         before = bench.job("j")
-        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1).fetched == []
         assert bench.job("j") == before
         assert (bench.pending(), bench.client.xlen(STREAM)) == (1, 1)
 
@@ -78,14 +78,14 @@ class TestBeginning:
         own = int(not lifo)  # what comes from a list has no entry
         bench.client.xadd(STREAM, {"jobId": "j", "name": "work"})
         answer = bench.exchange(wanted=1)
-        assert (answer.begun, answer.troubles) == ([], [])
+        assert (answer.fetched, answer.troubles) == ([], [])
         assert (bench.pending(), bench.client.xlen(STREAM)) == (own, own)
         assert bench.finish(attempt) == []
 
     def test_a_missing_job_leaves_no_entry(self, bench: Bench) -> None:
         a_job(bench)
         bench.client.delete("glide:{etl}:job:j")
-        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1).fetched == []
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
         assert not bench.client.exists("glide:{etl}:job:j")
 
@@ -94,7 +94,7 @@ class TestBeginning:
         a_job(bench)
         bench.client.hset("glide:{etl}:job:j", "state", state)
         before = bench.job("j")
-        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1).fetched == []
         assert bench.job("j") == before
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
 
@@ -103,21 +103,21 @@ class TestBeginning:
         old = bench.take()
         assert bench.reclaim() == []
         answer = bench.exchange(wanted=2)
-        assert [attempt.job_id for attempt in answer.begun] == ["j"]
-        assert answer.begun[0].entry_id != old
+        assert [attempt.job_id for attempt in answer.fetched] == ["j"]
+        assert answer.fetched[0].entry_id != old
         assert (bench.pending(), bench.client.xlen(STREAM)) == (1, 1)
 
     def test_an_entry_that_a_node_worker_holds_is_not_begun(self, bench: Bench) -> None:
         a_job(bench)
         bench.take()
         before = bench.dump()
-        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1).fetched == []
         assert bench.dump() == before
 
     def test_a_revoked_job_fails(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"))
         bench.client.hset("glide:{etl}:job:f~a", "revoked", "1")
-        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1).fetched == []
         assert bench.job("f~a")["failedReason"] == "revoked"
         assert bench.job("f~b")["failedReason"] == "upstream failed: a"
         assert bench.record()["state"] == "failed"
@@ -126,7 +126,7 @@ class TestBeginning:
     def test_an_expired_job_fails(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"))
         bench.client.hset("glide:{etl}:job:f~a", "expireAt", bench.now - 1)
-        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1).fetched == []
         assert bench.job("f~a")["failedReason"] == "expired"
         assert bench.job("f~b")["failedReason"] == "upstream failed: a"
         assert bench.record()["state"] == "failed"

@@ -38,7 +38,7 @@ def later(bench: Bench, ms: int) -> None:
 
 
 def run_all(bench: Bench) -> None:
-    while begun := bench.exchange(wanted=100).begun:
+    while begun := bench.exchange(wanted=100).fetched:
         bench.exchange(*[Outcome(attempt, Kind.DONE, "1") for attempt in begun])
 
 
@@ -207,7 +207,7 @@ def test_a_key_that_comes_again_keeps_its_order_and_its_limit(bench: Bench) -> N
     assert keys_in_use(bench) == set()
     ids = [add(bench, ordering=Ordering("k")) for _ in range(3)]
     for job_id in ids:
-        (attempt,) = bench.exchange(wanted=10).begun
+        (attempt,) = bench.exchange(wanted=10).fetched
         assert attempt.job_id == job_id
         bench.finish(attempt)
 
@@ -228,7 +228,7 @@ def test_a_failed_job_comes_back_to_a_key_that_was_removed(bench: Bench, *, has_
     assert bench.call(retry_jobs(ETL, [failed], bench.now)) == ["retried"]
     others += [add(bench, ordering=Ordering("k"))]
     ran = []
-    while begun := bench.exchange(wanted=10).begun:
+    while begun := bench.exchange(wanted=10).fetched:
         (attempt,) = begun  # one at a time
         ran.append(attempt.job_id)
         bench.finish(attempt)

@@ -50,10 +50,10 @@ class TestOnTime:
         started, begin = [], bench.now
         answer = bench.exchange(wanted=9)
         while True:
-            started += [attempt.job_id for attempt in answer.begun]
-            outcomes = [Outcome(attempt, Kind.DONE, "1") for attempt in answer.begun]
+            started += [attempt.job_id for attempt in answer.fetched]
+            outcomes = [Outcome(attempt, Kind.DONE, "1") for attempt in answer.fetched]
             answer = bench.exchange(*outcomes, wanted=9)
-            assert not answer.begun
+            assert not answer.fetched
             if len(started) == len(ids):
                 break
             answer = wake(bench, answer)
@@ -100,13 +100,13 @@ class TestOnTime:
         for _ in range(300):
             add(bench, JobOptions(ordering=many))
         for wanted in (100, 50):
-            done = bench.exchange(wanted=wanted).begun
+            done = bench.exchange(wanted=wanted).fetched
             bench.exchange(*(Outcome(attempt, Kind.DONE, "1") for attempt in done))
         answer = bench.exchange(wanted=100)
-        assert not answer.begun
+        assert not answer.fetched
         bench.now = answer.due_ms
-        assert len(bench.exchange(wanted=100).begun) == 100
-        assert len(bench.exchange(wanted=100).begun) == 50
+        assert len(bench.exchange(wanted=100).fetched) == 100
+        assert len(bench.exchange(wanted=100).fetched) == 50
 
 
 class TestManyPriorities:
@@ -139,20 +139,20 @@ class TestManyPriorities:
         self.delay(bench, 40)
         late = add(bench, JobOptions(priority=900, delay=SECOND))
         answer = wake(bench, bench.exchange(wanted=1))
-        assert [attempt.job_id for attempt in answer.begun] == [late]
+        assert [attempt.job_id for attempt in answer.fetched] == [late]
         assert answer.due_ms == 1_000_000 + 3_600_000
 
     def test_the_first_priority_starts_first(self, bench: Bench) -> None:
         self.delay(bench, 40)
         ids = {priority: add(bench, JobOptions(priority=priority)) for priority in (900, 70, 2000, 800)}
-        begun = [attempt.job_id for attempt in bench.exchange(wanted=9).begun]
+        begun = [attempt.job_id for attempt in bench.exchange(wanted=9).fetched]
         assert begun == [ids[priority] for priority in sorted(ids)]
 
     def test_a_retry_is_found(self, bench: Bench) -> None:
         self.delay(bench, 40)
         add(bench, JobOptions(priority=900))
         answer = bench.exchange(Outcome(bench.begin(), Kind.FAIL, "x", "", 3, 700), wanted=9)
-        assert [attempt.attempts_made for attempt in wake(bench, answer).begun] == [1]
+        assert [attempt.attempts_made for attempt in wake(bench, answer).fetched] == [1]
 
     def test_removed_jobs_leave_nothing(self, bench: Bench) -> None:
         self.delay(bench, 40)
@@ -165,7 +165,7 @@ class TestManyPriorities:
         bench.client.zrem(P + "scheduled", "1")
         add(bench, JobOptions(priority=2, delay=timedelta(hours=2)))
         answer = wake(bench, bench.exchange(wanted=9))
-        assert not answer.begun
+        assert not answer.fetched
         assert answer.due_ms == 1_000_000 + 2 * 3_600_000
 
     def test_upkeep_finds_what_upstreams_library_has_scheduled(self, bench: Bench) -> None:
@@ -175,10 +175,10 @@ class TestManyPriorities:
         late = add(bench, JobOptions(priority=650, delay=SECOND))
         bench.client.delete(P + "gmo:priorities")
         bench.now += 1_000
-        assert not bench.exchange(wanted=9).begun
+        assert not bench.exchange(wanted=9).fetched
         for _ in range(2):  # 500 priorities a time
             bench.call(expire_due(bench.etl, bench.now))
-        assert [attempt.job_id for attempt in bench.exchange(wanted=9).begun] == [late]
+        assert [attempt.job_id for attempt in bench.exchange(wanted=9).fetched] == [late]
 
     def test_an_endless_priority_is_no_obstacle(self, bench: Bench) -> None:
         self.delay(bench, 40)
@@ -186,6 +186,6 @@ class TestManyPriorities:
         job_id = add(bench)
         bench.client.zadd(P + "scheduled", {job_id: "inf"})
         bench.call(expire_due(bench.etl, bench.now))
-        begun = [attempt.job_id for attempt in bench.exchange(wanted=9).begun]
+        begun = [attempt.job_id for attempt in bench.exchange(wanted=9).fetched]
         assert ready in begun
         assert not bench.client.zrangebyscore(P + "scheduled", "inf", "inf")

@@ -64,13 +64,13 @@ class TestOneCall:
     def test_it_takes_outcomes_and_gives_jobs(self, bench: Bench, worker: Worker) -> None:
         ids = [add(bench, data=number) for number in range(5)]
         first = worker(wanted=3)
-        assert [attempt.job_id for attempt in first.begun] == ids[:3]
-        assert [attempt.data for attempt in first.begun] == ["0", "1", "2"]
+        assert [attempt.job_id for attempt in first.fetched] == ids[:3]
+        assert [attempt.data for attempt in first.fetched] == ["0", "1", "2"]
         assert (first.verdicts, first.positions) == ([], None)
-        one, two, three = first.begun
+        one, two, three = first.fetched
         second = worker(done(one, '"x"'), fail(two, 3, 500), Outcome(three, Kind.BACK), wanted=9)
         assert second.verdicts == ["ok", "retrying", "ok"]
-        assert [attempt.job_id for attempt in second.begun] == [*ids[3:], ids[2]]
+        assert [attempt.job_id for attempt in second.fetched] == [*ids[3:], ids[2]]
         assert second.positions is not None
         assert second.due_ms == bench.now + 500
         assert bench.job(ids[0])["returnvalue"] == '"x"'
@@ -80,7 +80,7 @@ class TestOneCall:
     def test_it_gives_what_the_library_of_glide_mq_would_leave(self, bench: Bench, worker: Worker) -> None:
         """The whole keyspace after one job, next to glidemq_moveToActive and glidemq_complete."""
         add(bench)
-        worker(done(worker(wanted=1).begun[0], "null"))
+        worker(done(worker(wanted=1).fetched[0], "null"))
         ours = bench.dump()
         bench.client.flushall()
         add(bench)
@@ -105,11 +105,11 @@ class TestOneCall:
         self, bench: Bench, worker: Worker
     ) -> None:
         add(bench)
-        first = worker(wanted=1).begun[0]
-        assert worker(wanted=1, again=True).begun[0].epoch == first.epoch
+        first = worker(wanted=1).fetched[0]
+        assert worker(wanted=1, again=True).fetched[0].epoch == first.epoch
         bench.now -= 500_000  # a worker that has read its clock long ago
         worker(Outcome(first, Kind.BACK))
-        second = worker(wanted=1).begun[0]
+        second = worker(wanted=1).fetched[0]
         assert time.time() * 1000 - 60_000 < first.epoch < second.epoch < time.time() * 1000 + 60_000
 
     @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ class TestOneCall:
     ) -> None:
         job_id = add(bench)
         bench.client.hset(f"{P}job:{job_id}", "gmo:epoch", last)
-        epoch = worker(wanted=1).begun[0].epoch
+        epoch = worker(wanted=1).fetched[0].epoch
         assert epoch == 8_000_000_000_001 if is_next else abs(epoch - time.time() * 1000) < 60_000
 
     def test_who_may_not_ask_for_the_time_goes_by_the_clock_of_the_worker(
@@ -144,9 +144,9 @@ class TestOneCall:
     def test_a_delayed_job_that_is_due_comes_with_the_next_call(self, bench: Bench, worker: Worker) -> None:
         job_id = add(bench, delay=1_000)
         early = worker(wanted=1)
-        assert (early.begun, early.due_ms) == ([], bench.now + 1_000)
+        assert (early.fetched, early.due_ms) == ([], bench.now + 1_000)
         bench.now += 1_000
-        assert [attempt.job_id for attempt in worker(wanted=1).begun] == [job_id]
+        assert [attempt.job_id for attempt in worker(wanted=1).fetched] == [job_id]
 
     def test_an_expired_and_a_revoked_job_are_ended_and_not_given(self, bench: Bench, worker: Worker) -> None:
         for kind in ({}, {"lifo": True}):
@@ -154,10 +154,10 @@ class TestOneCall:
             bench.client.hset(f"{P}job:{revoked}", "revoked", "1")
             bench.now += 10
             answer = worker(wanted=5)
-            assert [attempt.job_id for attempt in answer.begun] == [fine]
+            assert [attempt.job_id for attempt in answer.fetched] == [fine]
             assert bench.job(expired)["failedReason"] == "expired"
             assert bench.job(revoked)["failedReason"] == "revoked"
-            worker(done(answer.begun[0]))
+            worker(done(answer.fetched[0]))
         assert bench.client.get(P + "list-active") == "0"
 
     def test_a_job_whose_group_is_full_waits_for_one_of_the_group_to_end(
@@ -165,19 +165,19 @@ class TestOneCall:
     ) -> None:
         options = JobOptions(ordering=Ordering("k", concurrency=2))
         ids = [bench.call(add_job_call(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
-        first, second = worker(wanted=9).begun
+        first, second = worker(wanted=9).fetched
         assert bench.pending() == 2
-        (third,) = worker(done(first), wanted=9).begun
-        (fourth,) = worker(fail(second), wanted=9).begun
+        (third,) = worker(done(first), wanted=9).fetched
+        (fourth,) = worker(fail(second), wanted=9).fetched
         assert [attempt.job_id for attempt in (first, second, third, fourth)] == ids
         answer = worker(done(third), done(fourth), wanted=9)
-        assert (answer.verdicts, answer.begun, bench.pending()) == (["ok", "ok"], [], 0)
+        assert (answer.verdicts, answer.fetched, bench.pending()) == (["ok", "ok"], [], 0)
 
     def test_a_database_that_was_emptied_gets_its_group_again(self, bench: Bench, worker: Worker) -> None:
         bench.client.flushall()
-        assert worker(wanted=1).begun == []
+        assert worker(wanted=1).fetched == []
         add(bench)
-        assert len(worker(wanted=1).begun) == 1
+        assert len(worker(wanted=1).fetched) == 1
 
     @pytest.mark.parametrize(
         "wrong", [["x"], [1, "workers", "w", 1, "t", "", 0, 0, "done"]], ids=["now", "short"]
@@ -193,7 +193,7 @@ class TestOneCall:
 class TestTheFence:
     def test_a_second_finish_is_refused_and_changes_nothing(self, bench: Bench, worker: Worker) -> None:
         add(bench)
-        (attempt,) = worker(wanted=1).begun
+        (attempt,) = worker(wanted=1).fetched
         assert worker(done(attempt)).verdicts == ["ok"]
         before = bench.dump()
         (verdict,) = worker(done(attempt, "2")).verdicts
@@ -205,10 +205,10 @@ class TestTheFence:
         self, bench: Bench, worker: Worker, kind: Kind
     ) -> None:
         add(bench)
-        (late,) = worker(wanted=1).begun
+        (late,) = worker(wanted=1).fetched
         bench.now += 60_000
         bench.reclaim(lock_ms=1_000)
-        (fresh,) = Worker(bench, "other")(wanted=1).begun
+        (fresh,) = Worker(bench, "other")(wanted=1).fetched
         assert fresh.job_id == late.job_id
         before = bench.dump()
         (verdict,) = worker(Outcome(late, kind, "late")).verdicts
@@ -218,7 +218,7 @@ class TestTheFence:
     def test_nothing_is_taken_once_a_node_worker_has_the_job(self, bench: Bench, worker: Worker) -> None:
         """It rewrites processedOn and leaves our token there: the token alone would let the late one in."""
         add(bench)
-        (late,) = worker(wanted=1).begun
+        (late,) = worker(wanted=1).fetched
         bench.now += 60_000
         bench.client.fcall(
             "glidemq_reclaimStalled", 2, P + "stream", P + "events",
@@ -237,7 +237,7 @@ class TestTheFence:
     def test_a_heartbeat_returns_the_state_of_each_attempt(self, bench: Bench, worker: Worker) -> None:
         for _ in range(3):
             add(bench)
-        one, two, three = worker(wanted=3).begun
+        one, two, three = worker(wanted=3).fetched
         worker(done(one))
         bench.client.hset(P + "job:2", "revoked", "1")
         bench.now += 5
@@ -251,16 +251,16 @@ class TestWhatALostReplyLeaves:
         ids = {add(bench, lifo=lifo) for _ in range(3)}
         held = worker(wanted=1)
         lost = worker(wanted=5)
-        assert len(lost.begun) == 2
+        assert len(lost.fetched) == 2
         bench.now += 50
         found = worker(wanted=5, again=True)
-        assert {attempt.job_id for attempt in found.begun} == ids - {held.begun[0].job_id}
+        assert {attempt.job_id for attempt in found.fetched} == ids - {held.fetched[0].job_id}
         assert found.positions is None
-        assert worker(*map(done, found.begun)).verdicts == ["ok", "ok"]
+        assert worker(*map(done, found.fetched)).verdicts == ["ok", "ok"]
 
     def test_the_outcomes_it_took_are_refused(self, bench: Bench, worker: Worker) -> None:
         add(bench)
-        (attempt,) = worker(wanted=1).begun
+        (attempt,) = worker(wanted=1).fetched
         worker(done(attempt))
         assert worker(done(attempt), again=True).verdicts[0].startswith("stale ")
 
@@ -269,7 +269,7 @@ class TestWhatALostReplyLeaves:
         self, bench: Bench, worker: Worker, kind: dict[str, Any]
     ) -> None:
         job_id = add(bench, **kind)
-        assert len(worker(wanted=1).begun) == 1
+        assert len(worker(wanted=1).fetched) == 1
         bench.now += 500
         bench.reclaim(lock_ms=1_000)
         assert bench.job(job_id)["state"] == "active", "it may still be alive"
@@ -277,7 +277,7 @@ class TestWhatALostReplyLeaves:
         bench.reclaim(lock_ms=1_000)
         assert bench.job(job_id)["state"] == "waiting"
         assert bench.job(job_id)["stalledCount"] == "1"
-        (attempt,) = Worker(bench, "other")(wanted=1).begun
+        (attempt,) = Worker(bench, "other")(wanted=1).fetched
         assert attempt.job_id == job_id
         assert Worker(bench, "other")(done(attempt)).verdicts == ["ok"]
         assert int(bench.client.get(P + "list-active") or 0) == 0
@@ -285,7 +285,7 @@ class TestWhatALostReplyLeaves:
 
     def test_a_job_of_a_list_that_lives_on_is_left_alone(self, bench: Bench, worker: Worker) -> None:
         add(bench, lifo=True)
-        (attempt,) = worker(wanted=1).begun
+        (attempt,) = worker(wanted=1).fetched
         for _ in range(5):
             bench.now += 900
             bench.call(exchange.heartbeats(bench.etl, [attempt], bench.now))
@@ -306,10 +306,10 @@ class TestLimits:
     def test_a_paused_queue_gives_nothing_and_takes_outcomes(self, bench: Bench, worker: Worker) -> None:
         add(bench)
         add(bench)
-        (attempt,) = worker(wanted=1).begun
+        (attempt,) = worker(wanted=1).fetched
         bench.client.hset(P + "meta", "paused", "1")
         answer = worker(done(attempt), wanted=1)
-        assert (answer.verdicts, answer.begun, answer.held) == (["ok"], [], Held.PAUSED)
+        assert (answer.verdicts, answer.fetched, answer.held) == (["ok"], [], Held.PAUSED)
 
     def test_the_queues_concurrency_counts_every_kind_of_active_job(
         self, bench: Bench, worker: Worker
@@ -318,28 +318,28 @@ class TestLimits:
         for kind in ({}, {"lifo": True}, {"priority": 1}, {}, {}):
             add(bench, **kind)
         first = worker(wanted=9)
-        assert (len(first.begun), first.held) == (3, Held.CONCURRENCY)
-        assert worker(wanted=9).begun == []
-        assert len(worker(done(first.begun[0]), wanted=9).begun) == 1
+        assert (len(first.fetched), first.held) == (3, Held.CONCURRENCY)
+        assert worker(wanted=9).fetched == []
+        assert len(worker(done(first.fetched[0]), wanted=9).fetched) == 1
 
     def test_a_window_lets_so_many_start(self, bench: Bench, worker: Worker) -> None:
         for _ in range(9):
             add(bench)
         first = worker(wanted=9, limit=(4, 1_000))
-        assert (len(first.begun), first.held, first.due_ms) == (4, Held.RATE, bench.now + 1_000)
+        assert (len(first.fetched), first.held, first.due_ms) == (4, Held.RATE, bench.now + 1_000)
         bench.now += 999
-        assert worker(wanted=9, limit=(4, 1_000)).begun == []
+        assert worker(wanted=9, limit=(4, 1_000)).fetched == []
         bench.now += 1
-        assert len(worker(wanted=2, limit=(4, 1_000)).begun) == 2
+        assert len(worker(wanted=2, limit=(4, 1_000)).fetched) == 2
         bench.client.hset(P + "meta", mapping={"rateLimitMax": 3, "rateLimitDuration": 1_000})
-        assert len(worker(wanted=9, limit=(4, 1_000)).begun) == 1, "the queue's own limit goes before"
+        assert len(worker(wanted=9, limit=(4, 1_000)).fetched) == 1, "the queue's own limit goes before"
 
     def test_many_dependents_are_notified_in_more_than_one_call(self, bench: Bench, node: Any) -> None:
         roots = [f"r{number}" for number in range(9)]
         joins = [node(f"j{number}", *roots) for number in range(50)]
         bench.submit(*(node(root) for root in roots), *joins)
         worker = Worker(bench)
-        begun = worker(wanted=9).begun
+        begun = worker(wanted=9).fetched
         answer = worker(*map(done, begun))
         assert "again" in answer.verdicts
         rounds = 1
@@ -351,13 +351,13 @@ class TestLimits:
             left = [attempt for attempt, verdict in zip(left, verdicts, strict=True) if verdict == "again"]
             rounds += 1
         assert rounds == 3
-        assert len(worker(wanted=99).begun) == 50
+        assert len(worker(wanted=99).fetched) == 50
 
 
 class TestManyNodesOfAFlow:
     def test_their_ends_are_counted_together(self, bench: Bench, worker: Worker, node: Any) -> None:
         bench.submit(*(node(f"n{n}") for n in range(5)))
-        answer = worker(*map(done, worker(wanted=5).begun))
+        answer = worker(*map(done, worker(wanted=5).fetched))
         assert answer.verdicts == ["ok"] * 5
         record = bench.record()
         assert (record["state"], record["completed"]) == ("completed", "5")
@@ -369,7 +369,7 @@ class TestManyNodesOfAFlow:
         nodes = [node(name) for name in ("a", "b", "c")]
         flow = check_flow(FlowSpec("n", nodes, fail_fast=True))
         bench.hand.run(submit_flow("glide", flow, "f", "attach", bench))
-        a, b, c = sorted(worker(wanted=3).begun, key=lambda attempt: str(attempt.node))
+        a, b, c = sorted(worker(wanted=3).fetched, key=lambda attempt: str(attempt.node))
         assert worker(done(a), fail(b), done(c)).verdicts[:2] == ["ok", "failed"]
         record = bench.record()
         assert (record["state"], record["completed"], record["failed"]) == ("failed", "1", "2")
@@ -380,17 +380,17 @@ class TestInputs:
     def test_results_of_dependencies_come_with_the_job(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b"), node("c", "a", "b"))
         worker = Worker(bench)
-        begun = worker(wanted=9).begun
+        begun = worker(wanted=9).fetched
         assert [attempt.inputs for attempt in begun] == [{}, {}]
         answer = worker(*(done(attempt, f'"{attempt.node}"') for attempt in begun), wanted=1)
-        assert answer.begun[0].inputs == {"a": '"a"', "b": '"b"'}
+        assert answer.fetched[0].inputs == {"a": '"a"', "b": '"b"'}
 
     def test_results_that_are_many_or_large_are_left_to_be_read(self, bench: Bench, node: Any) -> None:
         many = [f"n{number}" for number in range(25)]
         bench.submit(*map(node, many), node("large"), node("join", *many), node("one", "large"))
         worker = Worker(bench)
-        begun = worker(wanted=99).begun
+        begun = worker(wanted=99).fetched
         answer = worker(
             *(done(a, '"' + "x" * (300_000 if a.node == "large" else 1) + '"') for a in begun), wanted=9
         )
-        assert {attempt.node: attempt.inputs for attempt in answer.begun} == {"join": None, "one": None}
+        assert {attempt.node: attempt.inputs for attempt in answer.fetched} == {"join": None, "one": None}

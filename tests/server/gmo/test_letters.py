@@ -113,7 +113,7 @@ def test_a_large_job_gets_a_letter(bench: Bench) -> None:
 def test_a_job_that_expires_gets_a_letter(bench: Bench, delay: int) -> None:
     add(bench, ttl=timedelta(milliseconds=5), delay=timedelta(milliseconds=delay))
     bench.now += 10_000
-    assert bench.exchange(wanted=1).begun == []
+    assert bench.exchange(wanted=1).fetched == []
     someone_reclaims(bench)
     assert [letter["failedReason"] for letter in letters(bench)] == ["expired"]
 

@@ -28,8 +28,8 @@ def add(bench: Bench, count: int, **options: Any) -> list[str]:
 
 def fetch(bench: Bench, wanted: int, starts: int, *outcomes: Outcome, worker: str = "w") -> list[Attempt]:
     bench.tokens += 1
-    request = Request(outcomes, wanted, token_of(worker, f"t{bench.tokens}"), starts=starts)
-    begun: list[Attempt] = bench.call(exchange.finish_and_fetch(ETL, worker, request, bench.now)).begun
+    request = Request(outcomes, wanted, token_of(worker, f"t{bench.tokens}"), immediate=starts)
+    begun: list[Attempt] = bench.call(exchange.finish_and_fetch(ETL, worker, request, bench.now)).fetched
     return begun
 
 
@@ -190,7 +190,7 @@ def test_the_jobs_of_a_lost_reply_are_given_as_they_were(bench: Bench) -> None:
     add(bench, 2)
     first = fetch(bench, 2, 1)
     request = Request((), 2, f"w/t{bench.tokens}", again=True)
-    again = bench.call(exchange.finish_and_fetch(ETL, "w", request, bench.now)).begun
+    again = bench.call(exchange.finish_and_fetch(ETL, "w", request, bench.now)).fetched
     assert [(one.token, one.is_ahead) for one in again] == [(one.token, one.is_ahead) for one in first]
 
 

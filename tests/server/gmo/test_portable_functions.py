@@ -62,7 +62,7 @@ class TestEnding:
         blocked.call(open_gate(ETL, "j", 0))
         assert end(blocked, "cancelled") == 1
         assert (blocked.job("j")["state"], blocked.job("j")["revoked"]) == ("failed", "1")
-        assert blocked.exchange(wanted=1).begun == []
+        assert blocked.exchange(wanted=1).fetched == []
 
     def test_a_cancelled_one_that_runs_loses_its_lease(self, blocked: Bench) -> None:
         blocked.call(open_gate(ETL, "j", 0))

@@ -59,14 +59,14 @@ def pass_ms(bench: Bench, ms: int) -> None:
 @pytest.mark.parametrize("retention", NOW)
 def test_it_takes_neither_kept_jobs_nor_nodes(bench: Bench, node: Any, retention: str) -> None:
     bench.submit(node("a"), node("b"), node("total", "a", "b"))
-    first, second = bench.exchange(wanted=2).begun
+    first, second = bench.exchange(wanted=2).fetched
     end(bench, first)
     kept = run(bench, "")
     for _ in range(3):
         bench.now += 2000
         run(bench, retention)
     end(bench, second)
-    (total,) = bench.exchange(wanted=1).begun
+    (total,) = bench.exchange(wanted=1).fetched
     assert total.inputs == {"a": "1", "b": "1"}
     pass_ms(bench, 5000)
     assert {"f~a", "f~b", kept} <= {*left(bench)}
@@ -161,7 +161,7 @@ def test_a_child_stays_as_long_as_its_parent_waits(bench: Bench, retention: str)
     waiting = bench.begin()
     children = [add(bench, parent=parent) for _ in range(3)]
     assert bench.hand_in(Outcome(waiting, Kind.CHILDREN))[0] == "ok"
-    for attempt in bench.exchange(wanted=3).begun:
+    for attempt in bench.exchange(wanted=3).fetched:
         end(bench, attempt, retention)
         pass_ms(bench, 5000)
     pass_ms(bench, 300_000)

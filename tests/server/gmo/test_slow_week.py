@@ -129,7 +129,7 @@ class Week:
         self.run(backend.backend_of(ref).own(ref, owner, self.bench))
 
     def work(self) -> None:
-        while begun := self.bench.exchange(wanted=50).begun:
+        while begun := self.bench.exchange(wanted=50).fetched:
             for attempt in begun:
                 self.talk(attempt)
                 self.bench.exchange(self.outcome(attempt))

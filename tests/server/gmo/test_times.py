@@ -71,7 +71,7 @@ def test_a_node_that_stalled_too_often_keeps_its_start(bench: Bench, node: Any) 
 def test_what_never_ran_took_no_time(bench: Bench) -> None:
     revoked = bench.hand.run(add_job(ETL, NewJob("work"), bench.now))
     bench.client.hset(ETL.job(revoked), "revoked", "1")
-    assert bench.exchange(wanted=1).begun == []
+    assert bench.exchange(wanted=1).fetched == []
     ended = bench.hand.run(add_job(ETL, NewJob("work"), bench.now))
     bench.call(node_jobs.fail(ETL, ended, "upstream failed: a", bench.now))  # as on the portable path
     for job_id in (revoked, ended):

@@ -23,7 +23,7 @@ NAMES = [f"n{n}" for n in range(WIDE)]
 
 def work(bench: Bench, kind: Kind) -> None:
     """A worker begins some nodes, and reports how they ended until the server has accepted it."""
-    left = [Outcome(attempt, kind, "1", "", 1, 0) for attempt in bench.exchange(wanted=40).begun]
+    left = [Outcome(attempt, kind, "1", "", 1, 0) for attempt in bench.exchange(wanted=40).fetched]
     while left:
         verdicts = bench.exchange(*left).verdicts
         left = [outcome for outcome, verdict in zip(left, verdicts, strict=True) if verdict == "again"]

@@ -41,7 +41,7 @@ def test_a_node_that_ends_at_any_place_of_a_cancel_is_counted_as_it_ended(slots:
     for place in places(step=4):
         clear(slots)
         slots.submit(TWO)
-        (attempt,) = exchange().begun
+        (attempt,) = exchange().fetched
         slow, is_over = slots.begun(changes.cancel(slots.ref(), "enough", slots), place)
         exchange(Outcome(attempt, Kind.DONE, "1"))
         for _ in slow:

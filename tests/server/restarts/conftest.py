@@ -79,7 +79,7 @@ class Keeper:
     def begin(self, wanted: int = 100) -> list[Attempt]:
         self.tokens += 1
         request = exchange.Request([], wanted, f"t{self.tokens}")
-        return list(self.call(exchange.finish_and_fetch(ETL, "w", request, self.now)).begun)
+        return list(self.call(exchange.finish_and_fetch(ETL, "w", request, self.now)).fetched)
 
     def hand_in(self, kind: Kind, text: str, attempts: list[Attempt]) -> list[str]:
         """Hand in one outcome for all of them; the verdicts."""

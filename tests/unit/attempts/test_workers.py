@@ -153,7 +153,7 @@ class TestTheWorkersCalls:
         op = exchange(HOME, "w", Request([], 1, "t"), clock)
         transcript = scripted(op, [answer, ["7", ["a", "1"], []], ["0", ["b", "2", "a", "1"], []]])
         assert transcript.names == ["gmo_finish_and_fetch", "gmo_node_inputs", "gmo_node_inputs"]
-        (attempt,) = transcript.value.begun
+        (attempt,) = transcript.value.fetched
         assert (attempt.job_id, attempt.entry_id, attempt.flow_id) == ("2", "2-1", "f")
         assert attempt.inputs == {"a": "1", "b": "2"}
         assert attempt.epoch == 9
