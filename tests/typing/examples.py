@@ -49,7 +49,7 @@ spec: FlowSpec
     "docs/how-to/owners-and-watching.md": _CLIENTS,
     "docs/how-to/published-data.md": _SPARK,
     "docs/how-to/queues.md": _SERVED,
-    "docs/how-to/running-again.md": f"{_CLIENTS}mended: FlowSpec\n",
+    "docs/how-to/running-again.md": f"{_CLIENTS}fixed: FlowSpec\n",
     "docs/how-to/spark-data-source.md": _SPARK,
 }
 

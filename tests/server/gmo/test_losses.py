@@ -85,6 +85,20 @@ def test_a_lease_lasts_as_long_as_its_worker_says_whoever_looks(
 
 
 @pytest.mark.parametrize("options", LISTED)
+def test_a_short_lease_lasts_as_long_as_that_of_the_worker_that_checks(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    add(bench, 1, **options)
+    (quick,) = fetch(bench, 1, 1, worker=worker_id(OURS, "1-b", 1000))
+    bench.now += 19_000
+    bench.reclaim(lock_ms=20_000)
+    assert bench.job(quick.job_id)["state"] == "active"
+    bench.now += 1000
+    bench.reclaim(lock_ms=20_000)
+    assert bench.job(quick.job_id)["state"] == "waiting"
+
+
+@pytest.mark.parametrize("options", LISTED)
 def test_a_silent_worker_is_told_of_while_its_leases_last(bench: Bench, options: dict[str, Any]) -> None:
     holder, began = worker_id(OURS, "t", 20_000), bench.now
     (own,) = add(bench, 1, lease=60, **options)
