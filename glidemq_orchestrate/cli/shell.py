@@ -161,7 +161,7 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
 
 
 class Commands(typer.core.TyperGroup):
-    """All commands; what typer says about their options is in our words."""
+    """All commands; typer's messages about their options are reworded."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""

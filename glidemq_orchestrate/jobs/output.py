@@ -28,7 +28,7 @@ MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
 
 def _check_text(what: str, text: str) -> None:
     if not isinstance(text, str):
-        raise InvalidJob(f"{what} must be a text, got {type(text).__name__}")
+        raise InvalidJob(f"{what} must be a str, got {type(text).__name__}")
     if len(text.encode(errors="surrogatepass")) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(f"{what} is longer than {MAX_PAYLOAD_BYTES:,} bytes", where=what)
 

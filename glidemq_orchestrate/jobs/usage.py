@@ -214,7 +214,7 @@ def summary(
     minutes = range(first - first % MINUTE_MS, last + 1, MINUTE_MS)
     if len(minutes) * len(queues) > MAX_READS:
         raise ConfigurationError(
-            f"more than {MAX_READS:,} buckets to read. Fix: request a shorter time or fewer queues"
+            f"more than {MAX_READS:,} buckets to read. Fix: request a shorter period or fewer queues"
         )
     span = (datetime.fromtimestamp(first / 1000, UTC), datetime.fromtimestamp(last / 1000, UTC))
     alone: dict[str, UsageSummary] = {}

@@ -1,11 +1,11 @@
-"""A run of a flow for an orchestrator. Public for integrators: both providers use it.
+"""A run of a flow for an orchestrator. Public for integrators: the providers use it.
 
 An orchestrator retries, clears and kills tasks, and may lose their processes. ``OrchestratedRun`` keeps the
 flow of a task consistent with that. An attempt submits the flow, continues it, repairs it or begins a
 generation. It follows the flow across outages, and cancels only a flow that its task owns. Users who write
 flows need none of this.
 
-- ``attempt`` decides what an attempt does, without a server.
+- ``task_attempt`` decides what an attempt does, without a server.
 - ``course`` makes the calls of an attempt.
 - ``following`` follows a flow, checks its workers, and has its owners.
 - ``run`` has the two classes for orchestrators, and reads results.

@@ -268,7 +268,7 @@ def due(
     def decode(reply: Any) -> Due:
         next_ms, walk, *rows = reply
         if walk not in ("", "all", "index"):
-            raise ProtocolError(f"expected the hash to walk over, got {walk!r:.40}")
+            raise ProtocolError(f"expected which hash to scan ('', 'all' or 'index'), got {walk!r:.40}")
         taken = replies.rows(3)(rows)
         for row in taken:
             place(row[0])

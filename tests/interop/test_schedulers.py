@@ -1,6 +1,6 @@
 """Facts 34, 35 and 37 of the client specification: schedulers of both kinds in one hash.
 
-Fact 36 (the cron dialect) is in ``tests/unit/jobs/test_cron.py``, fact 39 (broadcast retries) in
+Fact 36 (the cron dialect) is in ``tests/unit/schedules/test_cron.py``, fact 39 (broadcast retries) in
 ``tests/server/worker/test_broadcast.py``.
 """
 

@@ -11,7 +11,14 @@ ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PAGES = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 # Within a room that the sentence has named before.
-WITHIN = ("glidemq_orchestrate", "glidemq_orchestrate/worker", "lua/glidemq_orchestrate")
+WITHIN = (
+    "glidemq_orchestrate",
+    "glidemq_orchestrate/cli",
+    "glidemq_orchestrate/worker",
+    "lua/glidemq_orchestrate",
+    "providers/airflow",
+    "providers/dagster",
+)
 
 
 def paths(text: str) -> set[str]:

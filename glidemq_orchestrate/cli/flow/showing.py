@@ -217,7 +217,7 @@ def node(
 
 
 def details(row: Mapping[str, Any], *, full: bool) -> Table:
-    """The fields of a node that say something, one per line; long values are cut unless ``full``."""
+    """The non-empty fields of a node, one per line; long values are cut unless ``full``."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

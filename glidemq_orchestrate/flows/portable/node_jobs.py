@@ -168,7 +168,7 @@ def run_again(  # noqa: PLR0913  which job, in which round, and for whom
 ) -> Call[int]:
     """Put a job behind the gate of a round, unless it was put there before. Idempotent.
 
-    An open job is taken from its worker, or from where it waits for one. ``only``: ``open`` for open jobs
+    An open job is taken from its worker, or from the place where it waits for a worker. ``only``: ``open`` for open jobs
     only; ``idle`` for jobs without a running handler only. ``request`` is stored in the job. Returns whether
     the job is in this round or a later one.
     """

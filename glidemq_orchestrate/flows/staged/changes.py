@@ -48,7 +48,7 @@ def owners(ref: FlowRef) -> Op[list[str]]:
     return [] if state.state.is_terminal else (yield from ask(owner_names(ref.home, ref.flow_id)))
 
 
-def change_nodes(  # noqa: PLR0913  the function has as many arguments
+def change_nodes(  # noqa: PLR0913  as many arguments as the server function
     home: QueueKeys, flow_id: str, change: RequestedChange, names: Sequence[str], now_ms: int, *, strict: bool
 ) -> Call[list[str] | None]:
     """Note a change of these nodes; returns the names of those that change, None while the flow is busy."""

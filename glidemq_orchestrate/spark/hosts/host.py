@@ -218,7 +218,7 @@ class Host:
         logger.warning("%s was cancelled but continues; its session host takes no more steps", title)
         if self.running == 1:
             self.kill()
-        raise StepCancelled(f"{title} was cancelled, but continued for {CANCEL_GRACE_SECONDS:g} s")
+        raise StepCancelled(f"{title} was cancelled, but was still running {CANCEL_GRACE_SECONDS:g} s later")
 
     @contextmanager
     def _request(self, kind: str, value: Any) -> Iterator[tuple[int, HostInbox]]:

@@ -49,7 +49,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> int:
     version = int(match.group(1)) if match else 0
     if version < OLDEST_JAVA:
         raise JavaMissing(
-            f"Spark steps need Java {OLDEST_JAVA} or newer, {java} is version {version}: {_ADVICE}"
+            f"Spark steps need Java {OLDEST_JAVA} or newer; {java} is version {version}: {_ADVICE}"
         )
     return version
 

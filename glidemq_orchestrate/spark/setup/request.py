@@ -132,8 +132,8 @@ def check_allowed(
     allowed = [*patterns, *filter(None, (part.strip() for part in text.split(",")))]
     if refused := sorted(name for name in names if not any(fnmatchcase(name, one) for one in allowed)):
         raise InvalidCall(
-            f"the settings of a job may not contain {', '.join(refused)}: they are the worker's, in "
-            f"GLIDEMQ_SPARK_CONF, unless its {STEP_CONF_VARIABLE} names them"
+            f"the settings of a job may not contain {', '.join(refused)}: only the worker sets "
+            f"these (GLIDEMQ_SPARK_CONF), except those listed in its {STEP_CONF_VARIABLE}"
         )
 
 

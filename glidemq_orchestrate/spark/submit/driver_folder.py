@@ -87,7 +87,7 @@ class DriverFolder:
 
     @property
     def program(self) -> str | None:
-        """The digest of what runs; None if the folder does not exist."""
+        """The digest of the program that runs; None if the folder does not exist."""
         with suppress(OSError):
             return (self.path / "program").read_text()
         return None

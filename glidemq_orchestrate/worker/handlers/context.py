@@ -318,7 +318,7 @@ def checked_message(text: str) -> str:
         InvalidJob, PayloadTooLarge: It cannot.
     """
     if not isinstance(text, str):
-        raise InvalidJob(f"a message must be a text, got {type(text).__name__}")
+        raise InvalidJob(f"a message must be a str, got {type(text).__name__}")
     if not is_utf8(text):
         raise InvalidJob("a message must be text that UTF-8 can encode")
     if len(text.encode()) > MAX_PAYLOAD_BYTES:

@@ -221,7 +221,7 @@ _OWN: Final = "glidemq_orchestrate"
 
 
 class _ToJob(logging.Handler):
-    """Stores the records of one thread with a job, the first thousand of an attempt."""
+    """Stores the log records of one thread with its job; at most the first 1,000 of an attempt."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(logging.INFO)

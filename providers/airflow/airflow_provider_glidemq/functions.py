@@ -163,8 +163,8 @@ class NamedFunction:
             elif one.kind not in _BY_NAME:
                 bare = one.replace(annotation=one.empty, default=one.empty)
                 raise ConfigurationError(
-                    f"{title} takes arguments without names ({bare}), and a job names them: "
-                    "take a list instead"
+                    f"{title} takes positional arguments ({bare}), but a job passes arguments by "
+                    "name; take a list instead"
                 )
         if asking := _ASKING.intersection(inspect.unwrap(self.function).__code__.co_names):
             raise ConfigurationError(f"{title} needs Airflow's context ({min(asking)}){_NO_CONTEXT}")

@@ -165,7 +165,7 @@ def test_what_a_step_caches_and_its_global_views_end_with_it(shared: Hosts, make
 
 
 def test_settings_that_may_run_code_are_refused(shared: Hosts, make: Make) -> None:
-    with pytest.raises(InvalidCall, match=r"spark\.jars: they are the worker's"):
+    with pytest.raises(InvalidCall, match=r"spark\.jars: only the worker sets these"):
         run(shared, make("about", data={"conf": {"spark.jars": "/tmp/evil.jar"}}))
     with pytest.raises(InvalidCall, match="is not a setting of Spark SQL"):
         run(shared, make("about", data={"conf": {"spark.sql.warehouse.dir": "/tmp/x"}}))

@@ -136,8 +136,8 @@ def _ordering(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any] | 
     if operator.pool != "default_pool":
         if operator.pool not in pools:
             raise ConfigurationError(
-                f"how many of pool {operator.pool} may run at once is in Airflow's database: set it here "
-                f"too: GlideMQTaskGroup(..., pools={{{operator.pool!r}: 4}})"
+                f"the size of pool {operator.pool} is stored in Airflow's database, which is not read here; "
+                f"pass it too: GlideMQTaskGroup(..., pools={{{operator.pool!r}: 4}})"
             )
         limits.append(_limit(f"pool {operator.pool}", pools[operator.pool]))
     if operator.max_active_tis_per_dag:

@@ -125,7 +125,7 @@ class GlideMQMessageTrigger(Serialized, BaseEventTrigger):
         async for payload in shared_stream:
             yield MessagesEvent(payload=payload)
 
-    # -- before: events count as stored after a while --------------------------------------------------------
+    # -- before Airflow 3.3: an event counts as stored after SETTLED_SECONDS ---------------------------------
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each batch, indefinitely."""

@@ -166,7 +166,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
         launched = await task.launched()
         self._is_masked = launched.get("is_masked", False)
         if self.node in launched["skipped"]:
-            raise EndedEarly("skipped", f"{self.node} is skipped: a list that is expanded over is empty")
+            raise EndedEarly("skipped", f"{self.node} was skipped: a list that it expands over is empty")
         flow = await client.find(launched["flow_id"], owner_of(self._owner(task), self.lease))
         if flow is None or flow.generation < launched["generation"]:
             raise EndedEarly(

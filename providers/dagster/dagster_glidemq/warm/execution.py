@@ -116,7 +116,7 @@ class WarmExecution:
             raise NotPrepared(f"run {run_id} has ended: it is {run.status.value}")
         if location_of(_origin(run)) != read.location:
             raise NotPrepared(f"run {run_id} has its code in another location than its job")
-        code = self._code(run)  # from the storage, whose files are none of the code
+        code = self._code(run)  # from the storage, whose files are not part of the code
         with self._sources.recording():
             self._read_environment(run)
             if kind == "step":
@@ -125,7 +125,7 @@ class WarmExecution:
                     asset_selection=run.asset_selection,
                     asset_check_selection=run.asset_check_selection,
                 )
-            definition = code.get_definition()  # which Dagster remembers, for the last one
+            definition = code.get_definition()  # Dagster caches only the last one
         selected = (run.resolved_op_selection, run.asset_selection, run.asset_check_selection)
         if kind == "step" or not any(selected):
             self._compare(run, definition, selected)

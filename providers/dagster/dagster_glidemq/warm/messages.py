@@ -51,7 +51,7 @@ class Lines:
         """
         *lines, self._rest = (self._rest + received).split(b"\n")
         if len(self._rest) > MAX_OF_A_LINE:
-            raise ValueError("a line does not end")
+            raise ValueError(f"a line is longer than {MAX_OF_A_LINE:,} bytes")
         for line in lines:
             message = json.loads(line)
             if not isinstance(message, dict):

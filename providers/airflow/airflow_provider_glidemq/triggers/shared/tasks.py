@@ -84,7 +84,7 @@ async def states_in_run(
 
 
 async def _states(task: TaskKey, run_ids: list[str], **chosen: Any) -> dict[str, dict[str, str | None]]:
-    """The states of the chosen tasks beside a task, by run and task."""
+    """The states of the chosen tasks in the DAG runs of a task, by run and task."""
     found = await ask(
         RuntimeTaskInstance.get_task_states,
         dag_id=task.dag_id,

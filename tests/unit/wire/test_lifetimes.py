@@ -12,7 +12,7 @@ from glidemq_orchestrate.wire import keys
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
 from glidemq_orchestrate.wire.lifetimes import Lives, life_of, lives, page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ETL = QueueKeys("glide", "etl")
 ENDS = ("", "x", "x:1")
 IN_LUA = re.compile(r"\b\w*(?:prefix|home|base) \.\. '([a-z:-]+)'")

@@ -24,7 +24,7 @@ from glidemq_orchestrate.wire.keys import (
 )
 
 KEYS = QueueKeys("glide", "etl")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_key_of_a_queue_has_its_hash_tag() -> None:
