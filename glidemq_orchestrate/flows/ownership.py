@@ -1,8 +1,8 @@
 """Renews the leases of owners: one call for all flows of an owner with the same home, a few times per lease.
 
 A flow that is submitted, retried or restarted gets its owner in the call that starts it. A flow that already
-runs, or in which only some nodes rerun, gets it in a later call. A kill between the two calls leaves it with its
-previous owners.
+runs, or in which only some nodes rerun, gets it in a later call. A kill between the two calls leaves it with
+its previous owners.
 """
 
 from __future__ import annotations

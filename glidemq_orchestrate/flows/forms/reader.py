@@ -57,7 +57,8 @@ def read_text(path: str | Path) -> str:
         raise ConfigurationError(f"cannot read flow file {str(path)!r}: {exc}") from exc
     if len(raw) > MAX_JSON_BYTES:
         raise InvalidFlow(
-            f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB. Fix: store the data in files, and give their paths here"
+            f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB. "
+            "Fix: store the data in files, and give their paths here"
         )
     try:
         return raw.removeprefix(codecs.BOM_UTF8).decode()  # utf-8-sig would import a codec here

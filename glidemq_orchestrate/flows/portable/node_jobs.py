@@ -168,9 +168,9 @@ def run_again(  # noqa: PLR0913  which job, in which round, and for whom
 ) -> Call[int]:
     """Put a job behind the gate of a round, unless it was put there before. Idempotent.
 
-    An open job is taken from its worker, or from the place where it waits for a worker. ``only``: ``open`` for open jobs
-    only; ``idle`` for jobs without a running handler only. ``request`` is stored in the job. Returns whether
-    the job is in this round or a later one.
+    An open job is taken from its worker, or from the place where it waits for a worker. ``only``:
+    ``open`` for open jobs only; ``idle`` for jobs without a running handler only. ``request`` is stored in
+    the job. Returns whether the job is in this round or a later one.
     """
     keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
     args = (now_ms, job_id, number, gate(queue, number), _ONLY[only], request)

@@ -56,7 +56,9 @@ def test_a_setting_that_may_run_code_needs_leave_of_the_worker(
     for name in SETTINGS_THAT_RUN_CODE:
         with subtests.test(name=name):
             data: Any = {"conf": {name: "x"}}
-            with pytest.raises(InvalidCall, match=rf"{name}: only the worker sets these.*GLIDEMQ_SPARK_STEP_CONF"):
+            with pytest.raises(
+                InvalidCall, match=rf"{name}: only the worker sets these.*GLIDEMQ_SPARK_STEP_CONF"
+            ):
                 SessionRequest.of(data, {"GLIDEMQ_SPARK_STEP_CONF": "spark.ui.port, spark.hadoop.*"})
             assert SessionRequest.of(
                 data, {"GLIDEMQ_SPARK_STEP_CONF": f"spark.ui.port, {name[:-1]}*"}
