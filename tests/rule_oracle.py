@@ -23,19 +23,14 @@ MAX: Final = 4_096
 
 
 class Node(Protocol):
-    """A node, as far as rules and policies go."""
+    """A node, as far as rules and policies go; a dependency may be a ``Dependency`` with its own policy."""
 
     @property
-    def after(self) -> Sequence[str]:
-        """Its dependencies: names, or a ``Dependency`` with a policy of its own."""
-
+    def after(self) -> Sequence[str]: ...
     @property
-    def rule(self) -> str:
-        """Its trigger rule."""
-
+    def rule(self) -> str: ...
     @property
-    def on_failure(self) -> str:
-        """Its failure policy."""
+    def on_failure(self) -> str: ...
 
 
 Nodes = Mapping[str, Node]
