@@ -32,10 +32,14 @@ from pyspark.sql import SparkSession
 spark: SparkSession
 """
 GIVEN: Final = {
-    "providers/airflow/README.md": """from airflow_provider_glidemq.sensors.glidemq import GlideMQJobSensor
+    "providers/airflow/README.md": """from typing import Any
+from airflow.sdk import Asset, task
+from airflow_provider_glidemq.sensors.glidemq import GlideMQJobSensor
 from airflow_provider_glidemq.sensors.glidemq import GlideMQQueueSensor
 from airflow_provider_glidemq.operators.glidemq import GlideMQSparkOperator
+orders: Asset
 def send_page(text: str) -> None: ...
+def send_invoices(events: Any) -> None: ...
 """,
     "providers/dagster/README.md": """import dagster as dg
 from dagster_glidemq import GlideMQResource, PipesGlideMQClient, glidemq_flow_assets
