@@ -19,6 +19,7 @@ from glidemq_orchestrate.flows.dependencies import OnFailure, verdict
 from glidemq_orchestrate.flows.staged.growth import check_growth
 from glidemq_orchestrate.flows.staged.submit import JobNames, more_fields
 from glidemq_orchestrate.jobs.option_values import JobRef
+from tests.builders import node
 from tests.rule_oracle import ENDS, verdicts
 
 POLICIES: list[Any] = [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
@@ -49,10 +50,6 @@ BAD_FLOWS: list[tuple[dict[str, Any], str]] = [
     ({"priority": 5_000}, "flow n: priority must be at most 2048"),
     ({"queue_timeout": timedelta(days=-1)}, "queue_timeout must not be negative"),
 ]
-
-
-def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, queue="etl", job="work", after=list(after), **kw)
 
 
 def checked(*nodes: FlowNode, **kw: Any) -> dict[str, CheckedNode]:

@@ -32,6 +32,7 @@ from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.flows.forms.drawing import dot, fold, mermaid, range_name
 from glidemq_orchestrate.flows.forms.file import OptionsFile, make_schema, schema_text, write_schema
 from glidemq_orchestrate.jobs.option_values import Fallback
+from tests.builders import node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,10 +145,6 @@ def test_a_flow_file_has_every_option_that_a_node_may_have() -> None:
     """A node is one job of its own flow: its id, its parents and what makes it unique come from there."""
     of_jobs = {field.name for field in fields(JobOptions)} - {"job_id", "deduplication", "parent"}
     assert set(OptionsFile.model_fields) == of_jobs
-
-
-def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, queue="etl", job="work", after=after, **kw)
 
 
 def fan(count: int) -> list[FlowNode]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows import chain, chord, group, map_over, nested
 from glidemq_orchestrate.flows.checked import check_flow
-
-
-def node(name: str, *after: str, data: Any = None) -> FlowNode:
-    return FlowNode(name, queue="etl", job="work", data=data, after=after)
+from tests.builders import node
 
 
 def edges(nodes: list[FlowNode]) -> dict[str, list[str]]:

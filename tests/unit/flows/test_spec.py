@@ -27,6 +27,7 @@ from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.checked import MAX_NODES, check_flow
 from glidemq_orchestrate.flows.status import FlowId
 from glidemq_orchestrate.wire.stored import moment
+from tests.builders import node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,10 +42,6 @@ RUN_TIMES: list[tuple[str, str, float | None]] = [
 ]
 
 NO_FLOWS: list[bytes] = [b"name: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"just text"]
-
-
-def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=kw.pop("queue", "etl"), job=kw.pop("job", "work"), after=list(after), **kw)
 
 
 def flow(*nodes: FlowNode, name: str = "nightly", **kw: Any) -> FlowSpec:

@@ -13,18 +13,11 @@ import pytest
 from glidemq_orchestrate import Handlers, JobOptions, JobState, Queue
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.worker import threads
+from tests.server.worker.containment.states import SECOND, is_in
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.jobs.job import JobId
     from glidemq_orchestrate.worker.handlers.context import Context
     from tests.conftest import Eventually, RunWorker
-
-
-SECOND = timedelta(seconds=1)
-
-
-def is_in(queue: Queue, job_id: JobId, state: JobState) -> bool:
-    return queue.get_job(job_id).state is state
 
 
 def test_a_handler_that_overstays_costs_the_next_job_no_time(

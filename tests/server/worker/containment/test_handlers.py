@@ -15,9 +15,9 @@ import pytest
 from glidemq_orchestrate import Broadcast, BroadcastWorker, Handlers, JobState, Queue, Worker
 from glidemq_orchestrate.worker import JobEvent
 from glidemq_orchestrate.worker import messenger as messages
+from tests.server.worker.containment.states import is_in
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.jobs.job import JobId
     from glidemq_orchestrate.worker.handlers.context import Context
     from tests.conftest import Eventually, RunWorker
 
@@ -37,10 +37,6 @@ class Odd(BaseException):
 
     def __str__(self) -> str:
         raise SystemExit(3)
-
-
-def is_in(queue: Queue, job_id: JobId, state: JobState) -> bool:
-    return queue.get_job(job_id).state is state
 
 
 def repr_type(exc: BaseException) -> str:

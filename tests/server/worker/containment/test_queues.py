@@ -12,18 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Handlers, JobState, Queue
+from tests.server.worker.containment.states import SECOND, is_in
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.jobs.job import JobId
     from glidemq_orchestrate.worker.handlers.context import Context
     from tests.conftest import Eventually, RunWorker
-
-
-SECOND = timedelta(seconds=1)
-
-
-def is_in(queue: Queue, job_id: JobId, state: JobState) -> bool:
-    return queue.get_job(job_id).state is state
 
 
 def test_a_cancel_before_the_first_step_frees_the_place(
