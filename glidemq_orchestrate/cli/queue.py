@@ -21,7 +21,7 @@ from glidemq_orchestrate.cli.shell import (
     console,
     errors,
     print_json,
-    print_table,
+    print_rows,
     print_text,
     printable,
     progress,
@@ -128,7 +128,7 @@ def queue_jobs(
             job.failed_reason or "",
         )
         table.add_row(*map(Text, cells))
-    print_table(table)
+    print_rows(table)
     if jobs.is_partial:
         console.print(f"Only about {MAX_EXAMINED:,} jobs were searched; there may be more.", style="dim")
 

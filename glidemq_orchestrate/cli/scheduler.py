@@ -16,7 +16,7 @@ from glidemq_orchestrate.cli.shell import (
     QueueOption,
     Url,
     print_json,
-    print_table,
+    print_rows,
     print_text,
     read_json,
     reports_errors,
@@ -54,7 +54,7 @@ def scheduler_list(
         due = "finished" if entry.finished else _time(entry.next_run) or "unknown"
         when = f"broken: {entry.broken}" if entry.broken else _when(entry.schedule)
         table.add_row(*map(Text, (entry.name, when, entry.job, due, f"{entry.iterations:,}")))
-    print_table(table)
+    print_rows(table)
 
 
 @scheduler_app.command("set")

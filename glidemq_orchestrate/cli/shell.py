@@ -189,7 +189,7 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
     typer.echo(json.dumps(value, default=as_json_value, indent=indent))
 
 
-def print_table(table: RenderableType, *, whole: bool = False) -> None:
+def print_rows(table: RenderableType, *, whole: bool = False) -> None:
     """Print a table, or a group with one; outside a terminal, and with ``whole``, each row in one line."""
     if console.is_terminal and not whole:
         console.print(table)

@@ -20,7 +20,7 @@ from glidemq_orchestrate.cli.shell import (
     Url,
     console,
     print_json,
-    print_table,
+    print_rows,
     reports_errors,
 )
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
@@ -51,7 +51,7 @@ def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = Non
     status, nodes = flow.status(), flow.nodes()
     waits, is_supervised = flow.waits(nodes), status.state.is_terminal or flow.is_supervised()
     if not as_json:
-        print_table(flow_view(status, nodes, now=flow.now(), waits=waits))
+        print_rows(flow_view(status, nodes, now=flow.now(), waits=waits))
         if not is_supervised:
             console.print(_unsupervised(flow.home), style="yellow", markup=False, highlight=False)
         return
@@ -101,7 +101,7 @@ def list_(
     elif not found:
         console.print("No flows" + (" match all filters." if state or label or since else " yet."))
     else:
-        print_table(flow_table(found, now, full=full), whole=full)
+        print_rows(flow_table(found, now, full=full), whole=full)
 
 
 def flow_table(flows: list[FlowStatus], now: datetime, *, full: bool) -> Table:

@@ -58,7 +58,7 @@ class _ShownReports:
         job_id, run: The job and the run; another run of the node may continue the same job.
         lines: The number of lines that were shown.
         progress: The progress that was shown last.
-        looked: The number of the last poll.
+        poll: The number of the last poll.
         is_over: All lines were shown, and no more will follow.
     """
 
@@ -66,7 +66,7 @@ class _ShownReports:
     run: int
     lines: int = 0
     progress: str = ""
-    looked: int = 0
+    poll: int = 0
     is_over: bool = False
 
 
@@ -82,19 +82,19 @@ class NodeReports:
     logs: bool
     has_more: bool = False
     _seen: dict[str, _ShownReports] = field(default_factory=dict)
-    _look: int = 0
+    _poll: int = 0
 
     def due(self, nodes: Sequence[NodeStatus]) -> dict[str, int]:
         """The nodes whose lines to read, and how many lines to skip: the longest-waiting nodes first."""
-        self._look += 1
+        self._poll += 1
         begun = [
             (node, self._of(node)) for node in nodes if node.attempts or node.started_at
         ]  # or it skipped
         waiting = [(node.name, seen) for node, seen in begun if self.logs and not seen.is_over]
-        waiting.sort(key=lambda item: item[1].looked)
+        waiting.sort(key=lambda item: item[1].poll)
         self.has_more = len(waiting) > NODES
         for _, seen in waiting[:NODES]:
-            seen.looked = self._look
+            seen.poll = self._poll
         return {name: seen.lines for name, seen in waiting[:NODES]}
 
     def lines(self, nodes: Sequence[NodeStatus], logs: Mapping[str, JobLogs]) -> Iterator[str]:
@@ -273,16 +273,16 @@ class FlowLog:
     reports: NodeReports | None = None
     is_masked: bool = False
     _waits: WaitReasons = field(default_factory=WaitReasons)
-    _looked_at: float = 0.0
+    _polled_at: float = 0.0
 
     @property
     def seconds_left(self) -> float:
-        """Until the next look is due."""
+        """Until the next poll is due."""
         now = time.monotonic()
         left = self._waits.seconds_left(now) or 1.0
-        return left if self.reports is None else min(left, max(self._looked_at + self.often - now, 0.0))
+        return left if self.reports is None else min(left, max(self._polled_at + self.often - now, 0.0))
 
-    def look(  # noqa: PLR0913  all but two have defaults
+    def poll(  # noqa: PLR0913  all but two have defaults
         self,
         flow: Any,
         ended: int,
@@ -292,7 +292,7 @@ class FlowLog:
         is_last: bool = False,
         ask: Callable[[Any], Any] = lambda found: found,
     ) -> Steps[None]:
-        """Log what is new, if a look is due or the nodes have ended.
+        """Log what is new, if a poll is due or the nodes have ended.
 
         Args:
             flow: The flow.
@@ -304,11 +304,11 @@ class FlowLog:
         """
         with contextlib.suppress(*PASSING):
             now = time.monotonic()
-            if self.reports is not None and (is_last or now >= self._looked_at + self.often):
+            if self.reports is not None and (is_last or now >= self._polled_at + self.often):
                 yield from self._report(flow, self.reports, names, ask, ROUNDS if is_last else 1)
                 if is_last and self.reports.has_more:
                     self.log.warning(LEFT_OUT, flow.id)
-                self._looked_at = time.monotonic()
+                self._polled_at = time.monotonic()
             if not is_last and self._waits.is_due(ended, now):
                 nodes = yield read
                 waits = yield lambda: ask(flow.waits(nodes))
@@ -377,7 +377,7 @@ class Waiting(FlowLog):
     def show(self, flow: Flow, ended: int = 0, *, is_last: bool = False) -> None:
         """Log what is new; never fails."""
         try:
-            runs.drive(self.look(flow, ended, is_last=is_last))
+            runs.drive(self.poll(flow, ended, is_last=is_last))
         except GlideMQError as exc:
             self.log.warning("The reports of nodes cannot be read: %s", exc)
 

@@ -88,7 +88,7 @@ class Attempts:
 
 logger = logging.getLogger("dagster_glidemq.warm")
 
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 _FENCED: Final = ENDS | {DagsterEventType.STEP_OUTPUT}
 
 
@@ -122,14 +122,14 @@ class StepAttempt:
 
         A step may have thousands of outputs, so this is checked at most once a second before outputs.
         """
-        store, before, looked = self._instance.handle_new_event, self._given_up(), 0.0
+        store, before, polled = self._instance.handle_new_event, self._given_up(), 0.0
 
         def is_given_up(kind: DagsterEventType) -> bool:
-            nonlocal looked
+            nonlocal polled
             now = time.monotonic()
-            if kind not in ENDS and now - looked < LOOK_SECONDS:
+            if kind not in ENDS and now - polled < POLL_SECONDS:
                 return False
-            looked = now
+            polled = now
             return self._given_up() != before and self._has_ended()
 
         def handle(event: Any, **options: Any) -> Any:

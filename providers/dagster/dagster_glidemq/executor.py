@@ -153,7 +153,7 @@ def _seconds(
 LATE_SECONDS: Final = 10.0
 """The longest expected commit of an event while other events appear."""
 AGAIN_SECONDS: Final = 1.0
-LOOK_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 5.0
 OFFSET: Final = "DAGSTER_EXECUTOR_POP_EVENTS_OFFSET"
 _IN_ORDER: Final = (ConsolidatedSqliteEventLogStorage, InMemoryEventLogStorage, SqliteEventLogStorage)
 _ALL: Final = frozenset(dg.DagsterEventType)
@@ -175,7 +175,7 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
     (``Attempts``).
 
     If another process ends the run, or the run is deleted, the executor notices within about
-    ``LOOK_SECONDS``. Then workers end the steps, and this process ends without reporting success.
+    ``POLL_SECONDS``. Then workers end the steps, and this process ends without reporting success.
 
     Args:
         step_handler: The handler that launches steps.
@@ -196,7 +196,7 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
         self._attempts = Attempts()
         self._starts: dict[str, int] = {}  # the event numbers of the starts of steps
         self._tail, self._is_doubted = 0, False  # all events up to here seem to be known
-        self._read_at = self._looked_at = -LOOK_SECONDS
+        self._read_at = self._polled_at = -POLL_SECONDS
 
     def read_again(self) -> None:
         """Read the log from its start at the next poll: it has an end that was not read."""
@@ -269,9 +269,9 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
 
     def _end_with_run(self, instance: dg.DagsterInstance, run_id: str) -> None:
         now = self._clock()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now - self._polled_at < POLL_SECONDS:
             return
-        self._looked_at = now
+        self._polled_at = now
         run = instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             raise dg.DagsterExecutionInterruptedError

@@ -36,7 +36,7 @@ from glidemq_orchestrate.runs import (
 )
 
 LOG_LINES: Final = 25
-LOOK_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 10.0
 INTERRUPTS: Final = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 """The exceptions that terminate a step."""
 MAX_OF_A_NAME: Final = 256
@@ -72,7 +72,7 @@ class FlowRun:
     _run: OrchestratedRun = field(init=False)
     _raised: BaseException | None = field(init=False, default=None)
     _is_run_ending: bool = field(init=False, default=False)
-    _looked_at: float = field(init=False, default=-LOOK_SECONDS)
+    _polled_at: float = field(init=False, default=-POLL_SECONDS)
     _is_stored: bool = field(init=False, default=False)
 
     def __post_init__(self, options: Mapping[str, Any]) -> None:
@@ -146,8 +146,8 @@ class FlowRun:
             DagsterExecutionInterruptedError: The run is over.
         """
         now = time.monotonic()
-        if now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
+        if now - self._polled_at >= POLL_SECONDS:
+            self._polled_at = now
             if self._is_run_over():
                 raise dg.DagsterExecutionInterruptedError
 

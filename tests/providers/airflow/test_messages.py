@@ -183,7 +183,7 @@ async def test_a_connection_that_changes_is_taken_up(
     valkey: Valkey, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker of the messages would wait with the old password for ever."""
-    monkeypatch.setattr(consumer, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(consumer, "POLL_SECONDS", 0.2)
     events = list[Any]()
 
     async def run() -> None:

@@ -31,7 +31,7 @@ class Logged:
     def __init__(self, *, logs: bool = True) -> None:
         self.reports, self.lines, self.gone = NodeReports(logs), dict[str, list[str]](), 0
 
-    def look(self, *nodes: NodeStatus) -> list[str]:
+    def poll(self, *nodes: NodeStatus) -> list[str]:
         due = self.reports.due(nodes)
         found = {}
         for name, after in due.items():
@@ -56,21 +56,21 @@ class TestLines:
     def test_each_is_shown_once_with_the_name_of_its_node(self) -> None:
         logged = Logged()
         logged.add("a", 2)
-        assert logged.look(ONE) == ["[a] line 0", "[a] line 1"]
-        assert logged.look(ONE) == []
+        assert logged.poll(ONE) == ["[a] line 0", "[a] line 1"]
+        assert logged.poll(ONE) == []
         logged.add("a", 1)
-        assert logged.look(ended(ONE)) == ["[a] line 2"]
+        assert logged.poll(ended(ONE)) == ["[a] line 2"]
         logged.add("a", 1)
         assert logged.reports.due([ended(ONE)]) == {}, "it has ended, and all was shown"
 
     def test_it_says_how_many_are_gone(self) -> None:
         logged = Logged()
         logged.add("a", 2)
-        logged.look(ONE)
+        logged.poll(ONE)
         logged.add("a", 5)
         logged.gone = 6
-        assert logged.look(ONE) == ["[a] (4 lines are gone: a job keeps its last 10,000)", "[a] line 6"]
-        assert logged.look(ended(ONE)) == []
+        assert logged.poll(ONE) == ["[a] (4 lines are gone: a job keeps its last 10,000)", "[a] line 6"]
+        assert logged.poll(ended(ONE)) == []
 
     def test_nodes_that_have_not_begun_are_not_asked(self) -> None:
         waiting = replace(ONE, state=JobState.WAITING, attempts=0)
@@ -80,18 +80,18 @@ class TestLines:
         logged, now = Logged(), datetime.now(UTC)
         logged.add("a", 1)
         skipped = replace(ended(ONE, JobState.SKIPPED), attempts=0, started_at=now, finished_at=now)
-        assert logged.look(skipped) == ["[a] line 0"]
+        assert logged.poll(skipped) == ["[a] line 0"]
 
     def test_what_is_masked_is_masked_before_a_line_is_cut(self) -> None:
         mask_secret("v4rs3cretXYZ")  # Airflow masks it in this process from here on
         logged = Logged()
         logged.lines["a"] = ["x" * 990 + "v4rs3cretXYZ"]
-        assert logged.look(ONE) == ["[a] " + "x" * 990 + "***"]
+        assert logged.poll(ONE) == ["[a] " + "x" * 990 + "***"]
 
     def test_more_than_fit_come_with_the_next_look(self) -> None:
         logged = Logged()
         logged.add("a", 2 * LINES + 5)
-        found = [numbers(logged.look(ended(ONE))) for _ in range(4)]
+        found = [numbers(logged.poll(ended(ONE))) for _ in range(4)]
         assert [len(part) for part in found] == [LINES, LINES, 5, 0]
         assert [number for part in found for number in part] == list(range(2 * LINES + 5))
         assert not logged.reports.has_more
@@ -101,24 +101,24 @@ class TestLines:
         nodes = [replace(ONE, name=f"n{number}", job_id=f"j{number}") for number in range(NODES + 10)]
         for node in nodes:
             logged.add(node.name, 1)
-        first = logged.look(*nodes)
+        first = logged.poll(*nodes)
         assert logged.reports.has_more
-        second = logged.look(*nodes)
+        second = logged.poll(*nodes)
         assert (len(first), len(second)) == (NODES, 10)
         assert len({*first, *second}) == NODES + 10
 
     def test_a_node_that_runs_again_goes_on_and_another_job_begins_anew(self) -> None:
         logged = Logged()
         logged.add("a", 1)
-        assert len(logged.look(ended(ONE))) == 1
+        assert len(logged.poll(ended(ONE))) == 1
         logged.add("a", 1)
-        assert logged.look(ended(replace(ONE, reruns=1))) == ["[a] line 1"]
-        assert numbers(logged.look(ended(replace(ONE, job_id="other")))) == [0, 1]
+        assert logged.poll(ended(replace(ONE, reruns=1))) == ["[a] line 1"]
+        assert numbers(logged.poll(ended(replace(ONE, job_id="other")))) == [0, 1]
 
     def test_they_cannot_forge_lines_and_are_cut(self) -> None:
         logged = Logged()
         logged.lines["a"] = ["one\ntwo \x1b[31mred\x9b\u2028", "x" * 5_000, "tab\t100 % {} %s"]
-        first, second, third = logged.look(ONE)
+        first, second, third = logged.poll(ONE)
         assert first == "[a] one\n    two \\x1b[31mred\\x9b\\u2028"
         assert len(second) < 1_100
         assert third == "[a] tab\t100 % {} %s"
@@ -129,7 +129,7 @@ class TestLines:
                 logged = Logged(logs=False)
                 logged.add("a", 1)
                 node = replace(ONE, progress=progress)
-                assert logged.look(ONE) == []
-                assert logged.look(node) == [shown]
-                assert logged.look(node) == []
+                assert logged.poll(ONE) == []
+                assert logged.poll(node) == [shown]
+                assert logged.poll(node) == []
                 assert logged.reports.due([node]) == {}

@@ -71,7 +71,7 @@ async def test_the_flow_of_a_task_that_has_ended_is_cancelled(
 ) -> None:
     flow = await begun(producer, "r1")
     airflow["t", -1, "r1"] = state
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     status = await flow.status()
     assert (status.state, status.reason) == ("cancelled", FAILED.replace("failed", state))
 
@@ -84,7 +84,7 @@ async def test_that_of_one_that_goes_on_runs_on(
 ) -> None:
     flow = await begun(producer, "r1")
     airflow["t", -1, "r1"] = state
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(flow) == ["running"]
 
 
@@ -96,7 +96,7 @@ async def test_each_run_and_map_index_counts_for_itself(
     airflow |= {
         ("t", number % 2, f"r{number}"): "running" for number in range(1, 120, 3)
     }  # the rest: unknown
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(*flows) == ["cancelled" if number % 3 == 0 else "running" for number in range(120)]
 
 
@@ -105,7 +105,7 @@ async def test_what_a_trigger_watches_is_left_to_it(
 ) -> None:
     flow = await begun(producer, "r1")
     airflow["t", -1, "r1"] = "failed"
-    await Reconciler(producer, lambda: {flow.id}).look()
+    await Reconciler(producer, lambda: {flow.id}).reconcile()
     assert await states(flow) == ["running"]
 
 
@@ -118,7 +118,7 @@ async def test_what_does_not_end_with_its_task_is_left_alone(
         "n", [FlowNode("n", queue=QUEUE, job="nobody")], labels={"orchestrator": "airflow", "run_id": "r2"}
     )
     of_somebody = await producer.submit(spec, flow_id="f")
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(not_cancelled, of_somebody) == ["running", "running"]
 
 
@@ -136,7 +136,7 @@ async def test_what_a_person_sets_running_again_is_theirs(
         await flow.wait()
     by_hand = await producer.get(flow.id)
     await getattr(by_hand, how)(*() if how in ("retry_failed", "restart") else ("n",))
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(await producer.get(flow.id)) == ["running"]
 
 
@@ -152,7 +152,7 @@ async def test_a_generation_that_begins_meanwhile_is_not_cancelled(
         return found
 
     monkeypatch.setattr(reconciler, "states_of", slow)
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     flow = await producer.get(flow_id_for("d", "t", "r1"))
     assert (flow.generation, await states(flow)) == (1, ["running"])
 
@@ -165,9 +165,9 @@ async def test_many_flows_that_others_watch_cost_a_bounded_look(
     flows = [await begun(producer, f"r{number}") for number in range(10)]
     airflow |= {("t", -1, f"r{number}"): "failed" for number in range(10)}
     looks = Reconciler(producer, set)
-    await looks.look()
+    await looks.reconcile()
     assert sorted(await states(*flows)) == ["cancelled"] * 5 + ["running"] * 5
-    await looks.look()
+    await looks.reconcile()
     assert await states(*flows) == ["cancelled"] * 10
 
 
@@ -203,7 +203,7 @@ async def test_one_about_which_airflow_cannot_be_asked_keeps_no_other(
         return await states_of(task, *args)
 
     monkeypatch.setattr(reconciler, "states_of", answer)
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(refused, *flows) == ["running", *["cancelled"] * 8]
 
 

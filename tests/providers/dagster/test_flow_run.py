@@ -292,7 +292,7 @@ def test_a_step_whose_run_has_ended_ends_without_a_signal(
     waits: threading.Event,
     ending: str,
 ) -> None:
-    monkeypatch.setattr(flow_run, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(flow_run, "POLL_SECONDS", 0.2)
 
     def end() -> None:
         waits.wait(30)

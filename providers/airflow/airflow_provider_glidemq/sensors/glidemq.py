@@ -77,7 +77,7 @@ class GlideMQJobSensor(WaitingSensor):
         self.job_id = job_id
         self.allowed_states = tuple(allowed_states)
 
-    def _look(self) -> bool | PokeReturnValue:
+    def _check(self) -> bool | PokeReturnValue:
         """Whether the job has ended, with its result. Raises for a final state that is not allowed."""
         with self._queue(self.queue_name) as queue:
             try:
@@ -168,7 +168,7 @@ class GlideMQQueueSensor(WaitingSensor):
         self.states = list(states)
         self.jobs = list(jobs)
 
-    def _look(self) -> bool | PokeReturnValue:
+    def _check(self) -> bool | PokeReturnValue:
         """Whether the condition is met, with the number of jobs by state."""
         state = self._read()
         if state.is_unknown:
@@ -272,7 +272,7 @@ class GlideMQFlowSensor(WaitingSensor):
         self.allowed_states = tuple(allowed_states)
         self.result = result
 
-    def _look(self) -> bool | PokeReturnValue:
+    def _check(self) -> bool | PokeReturnValue:
         """Whether the flow has ended, with its results. Raises for a final state that is not allowed."""
         with self._producer() as producer:
             try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class WaitingSensor(Linked, BaseSensorOperator):
-    """Waits for a subject that ``_look`` checks and ``_trigger`` waits for.
+    """Waits for a subject that ``_check`` checks and ``_trigger`` waits for.
 
     As for every sensor, ``soft_fail`` skips the task after a timeout or an ``AirflowFailException``, and
     ``never_fail`` after any failure. Deferred or not, the wait ends at ``timeout`` or ``execution_timeout``,
@@ -99,7 +99,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         patience = self._patience(context)
         while True:
             try:
-                found = self._look()
+                found = self._check()
             except GlideMQError as exc:
                 try:
                     pause = 0.0 if patience is None else patience.pause(exc)
@@ -137,7 +137,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         """The known values of ``flow_id``, ``queue``, ``job_id`` for the link."""
         raise NotImplementedError
 
-    def _look(self) -> bool | PokeReturnValue:
+    def _check(self) -> bool | PokeReturnValue:
         """Whether the wait is over, with the return value of the task; raises for an end that is not allowed.
 
         Raises:
@@ -212,9 +212,9 @@ class WaitingSensor(Linked, BaseSensorOperator):
         except GlideMQException as exc:
             if type(exc) is not GlideMQException:  # it has ended in a state that is not allowed
                 raise
-            self.log.warning("The last look has failed: %s", exc)
+            self.log.warning("The last poll has failed: %s", exc)
         except GlideMQError as exc:
-            self.log.warning("The last look has failed: %s", exc)
+            self.log.warning("The last poll has failed: %s", exc)
         if self._is_cut_short:
             limit = f"its execution_timeout, {self.execution_timeout}"
             raise AirflowTaskTimeout(f"{self._what()}: not within {limit}. {hint}".strip())

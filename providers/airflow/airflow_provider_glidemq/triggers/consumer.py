@@ -28,7 +28,7 @@ MAX_HELD: Final = 500
 MAX_STALLED: Final = 20  # a triggerer that is killed repeatedly loses no message
 MAX_SUSPECTS: Final = 64  # one at a time, each would be held until its own event is stored
 LEASE: Final = timedelta(seconds=30)
-LOOK_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 60.0
 LAST_CALLS: Final = timedelta(seconds=2)
 
 
@@ -153,7 +153,7 @@ class QueueConsumer:
     async def _follow(self) -> None:
         """End all inboxes if Airflow's connection has changed: a worker keeps its own settings."""
         while not self._has_moved:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             with contextlib.suppress(Exception):  # the next check reads it again
                 self._has_moved = await GlideMQHook(self._conn_id).aget_settings() != self._settings
         for inbox in self._inboxes:

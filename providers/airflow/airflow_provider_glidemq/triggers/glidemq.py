@@ -131,7 +131,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                         callbacks.progress(self.task_instance, status)
                     ended = status.total - status.open
                 is_last = status is not None and status.state.is_terminal
-                await runs.adrive(shown.look(flow, ended, is_last=is_last, ask=client.ask))
+                await runs.adrive(shown.poll(flow, ended, is_last=is_last, ask=client.ask))
                 if status is not None and is_last:
                     return status
                 if self.owner is not None:
@@ -140,13 +140,13 @@ class GlideMQFlowTrigger(WaitingTrigger):
             events.unsubscribe(subscription)
             await callbacks.end()
 
-    async def _look_once_more(self) -> None:
+    async def _poll_once_more(self) -> None:
         if self._shown is None:
             return
         shared = await module("shared.client")
         async with shared.shared_client(self.glidemq_conn_id) as client:
             if (flow := await client.find(self.flow_id, None)) is not None:
-                await runs.adrive(self._shown[1].look(flow, 0, is_last=True, ask=client.ask))
+                await runs.adrive(self._shown[1].poll(flow, 0, is_last=True, ask=client.ask))
 
     def _flow_log(self, generation: int) -> FlowLog:
         """The log of the nodes; it survives reconnects, so that no line is shown twice."""

@@ -188,12 +188,12 @@ class GlideMQNodeTrigger(WaitingTrigger):
                 if status is not None:
                     if status.superseded_by is not None:
                         raise Superseded(f"flow {flow.id} was restarted: generation {status.superseded_by}")
-                    await nodes.look(is_last=status.state.is_terminal)
+                    await nodes.poll(is_last=status.state.is_terminal)
                     self._log_progress(nodes)
                 names, ended = [node.name for node in nodes.shown], _ended(nodes.shown)
                 await adrive(
-                    shown.look(
-                        flow, ended, names=names, read=nodes.look, is_last=nodes.is_over, ask=client.ask
+                    shown.poll(
+                        flow, ended, names=names, read=nodes.poll, is_last=nodes.is_over, ask=client.ask
                     )
                 )
                 if self.cancel_on_kill:

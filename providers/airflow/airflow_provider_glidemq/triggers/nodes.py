@@ -72,7 +72,7 @@ class TaskNodes:
         self._known = {node.name: node for node in found}
         return self.shown
 
-    async def look(self, *, is_last: bool = False) -> Sequence[NodeStatus]:
+    async def poll(self, *, is_last: bool = False) -> Sequence[NodeStatus]:
         """Read the nodes that had not ended; with ``is_last`` the others too.
 
         Raises:

@@ -84,7 +84,7 @@ class WaitingTrigger(Serialized, BaseTrigger):
         """Wait, and return the payload of the event."""
         raise NotImplementedError
 
-    async def _look_once_more(self) -> None:
+    async def _poll_once_more(self) -> None:
         """Show the latest reports when the deadline has passed."""
 
     def _about(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class WaitingTrigger(Serialized, BaseTrigger):
                 raise
             with suppress(TimeoutError, GlideMQError):
                 async with asyncio.timeout(LAST_SECONDS):
-                    await self._look_once_more()
+                    await self._poll_once_more()
             return self._event("timeout", "the deadline has passed")
 
     async def _watch_patiently(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class OwnerRenewal:
         """Renew the lease of the owner with which the flow was found."""
         now, last = asyncio.get_running_loop().time(), self._last
         if last is None or last[0] != flow.generation or now - last[1] >= self.pause:
-            with suppress(Superseded):  # the next look at the flow finds it
+            with suppress(Superseded):  # the next poll of the flow finds it
                 await client.ask(flow.renew())
             self._last = (flow.generation, now)
 

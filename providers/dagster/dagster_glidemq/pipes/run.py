@@ -34,7 +34,7 @@ from glidemq_orchestrate.worker import Supervisor
 
 T = TypeVar("T")
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 CLIENT_NAME: Final = "PipesGlideMQClient"
 
 
@@ -255,7 +255,7 @@ class PipesRun:
                         "flow %s has not ended within %s s", self._flow_id, self.termination_seconds
                     )
                     return
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
 
     def _completed(self, session: dg.PipesSession, reports: Reports) -> CompletedInvocation:
         metadata = self._metadata()
@@ -293,7 +293,7 @@ def apart(items: Iterator[T]) -> Generator[T, None, None]:
     threading.Thread(target=work, daemon=True, name="glidemq-flow").start()
     while True:
         try:
-            item, error = ready.get(timeout=LOOK_SECONDS)
+            item, error = ready.get(timeout=POLL_SECONDS)
         except queue.Empty:
             continue
         if isinstance(error, StopIteration):

@@ -24,9 +24,9 @@ from dagster_glidemq.sensors.tick import (
     Start,
     TickRequests,
     check_options,
-    look_after,
     new_events,
     patience_of,
+    supervise_briefly,
 )
 from glidemq_orchestrate import EventReader, FlowProducer, FlowState
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
@@ -132,7 +132,7 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
             # The queue that is most behind comes first: none starves while another fills each tick.
             for home in sorted(homes, key=lambda queue: _ms(positions[queue].event)):
                 if not tick.is_full():
-                    look_after(home, producer, ended.patience, context.log)
+                    supervise_briefly(home, producer, ended.patience, context.log)
                 begun = positions[home].event or (BEGINNING if start == "earliest" else None)
                 with EventReader(home, glidemq.settings(), position=begun) as reader:
                     if begun is None:

@@ -26,9 +26,9 @@ from dagster_glidemq.sensors.tick import (
     Start,
     TickRequests,
     check_options,
-    look_after,
     new_events,
     patience_of,
+    supervise_briefly,
 )
 from glidemq_orchestrate import EventReader, FlowProducer, JobState, Queue
 from glidemq_orchestrate.errors import ConfigurationError
@@ -218,7 +218,7 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
         patience, tick = patience_of(glidemq), TickRequests(max_requests)
         if is_of_flows:
             with FlowProducer(glidemq.settings()) as producer:
-                look_after(queue, producer, patience, context.log)
+                supervise_briefly(queue, producer, patience, context.log)
         position = context.cursor or (BEGINNING if start == "earliest" else None)
         with EventReader(queue, glidemq.settings(), position=position) as reader:
             if position is None:

@@ -152,7 +152,7 @@ def new_events(reader: EventReader, patience: Patience, tick: TickRequests) -> I
                 return
 
 
-def look_after(home: str, producer: FlowProducer, patience: Patience, log: Any) -> None:
+def supervise_briefly(home: str, producer: FlowProducer, patience: Patience, log: Any) -> None:
     """Supervise a home queue briefly if nothing else does: with Node workers alone, flows would not end."""
     if refused := patience(lambda: producer.supervise(home)):
         log.warning(

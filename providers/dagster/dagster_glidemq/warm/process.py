@@ -20,7 +20,7 @@ from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 END_SECONDS: Final = 5.0
 _CHUNK: Final = 1 << 16
 _SPARED: Final = frozenset({0, 1})
@@ -142,7 +142,7 @@ class WarmProcess:
         has_begun, kill_at, gone_at = False, 0.0, 0.0
         while True:
             with suppress(queue.Empty):
-                message = replies.get(timeout=LOOK_SECONDS)
+                message = replies.get(timeout=POLL_SECONDS)
                 if message is None and not has_begun:
                     raise Stale
                 has_begun = True

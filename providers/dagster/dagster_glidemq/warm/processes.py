@@ -149,7 +149,7 @@ class WarmProcesses:
 
 logger = logging.getLogger("dagster_glidemq.warm")
 
-LOOK_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 5.0
 
 
 class WatchedRun:
@@ -168,7 +168,7 @@ class WatchedRun:
         self.run_id, self._run_job, self._seen = run_id, run_job, ""
         self.why, self.is_handed_over = "", False
 
-    def look(self, run: dg.DagsterRun | None) -> None:
+    def update(self, run: dg.DagsterRun | None) -> None:
         """Record the current run; None if it does not exist."""
         self.note(None if run is None else run.status, is_over=run is None or run.is_finished)
         if run is not None and self._run_job and run.tags.get(JOB_TAG, self._run_job) != self._run_job:
@@ -202,7 +202,7 @@ class EndedRuns:
         with self._lock:
             self._watched.add(watched)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._look, name="glidemq-runs", daemon=True)
+                self._thread = threading.Thread(target=self._poll, name="glidemq-runs", daemon=True)
                 self._thread.start()
         try:
             yield watched
@@ -235,10 +235,10 @@ class EndedRuns:
         except Exception:
             logger.exception("the end of run %s cannot be written", run_id)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         is_known = True
         while True:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             with self._lock:
                 watched = list(self._watched)
                 if not watched:
@@ -256,7 +256,7 @@ class EndedRuns:
         ids = sorted({one.run_id for one in watched})
         runs = {run.run_id: run for run in self._open().get_runs(dg.RunsFilter(run_ids=ids))}
         for one in watched:
-            one.look(runs.get(one.run_id))
+            one.update(runs.get(one.run_id))
 
     def _open(self) -> dg.DagsterInstance:
         with self._lock:

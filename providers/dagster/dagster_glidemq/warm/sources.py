@@ -66,7 +66,10 @@ class Sources:
     def recording(self) -> Iterator[None]:
         """Record what the block reads, also in other threads; then the imported modules."""
         self._is_on = True
-        with _in_place_of(atexit, "register", self._registered), _in_place_of(os, "stat", self._looked_at):
+        with (
+            _in_place_of(atexit, "register", self._registered),
+            _in_place_of(os, "stat", self._recorded_stat),
+        ):
             try:
                 yield
             finally:
@@ -141,7 +144,7 @@ class Sources:
             self.at_exit.append(getattr(function, "__qualname__", type(function).__name__))
         return _register(function, *args, **named)
 
-    def _looked_at(self, path: Any, *args: Any, **named: Any) -> os.stat_result:
+    def _recorded_stat(self, path: Any, *args: Any, **named: Any) -> os.stat_result:
         if self._is_on and not isinstance(path, int) and named.get("dir_fd") is None:
             with suppress(TypeError, ValueError):  # an odd path
                 self._asked |= {file} if (file := _absolute(path)) is not None else set()

@@ -46,7 +46,7 @@ async def over(nodes: TaskNodes) -> None:
         await nodes.read()
         while not nodes.is_over:
             await asyncio.sleep(0.02)
-            await nodes.look()
+            await nodes.poll()
         await nodes.flow.wait()
 
 
@@ -108,7 +108,7 @@ async def test_only_open_nodes_of_an_expanded_task_are_read_again(
             return await read(names)
 
         monkeypatch.setattr(nodes.flow, "nodes", noted)
-        assert [one.name for one in await nodes.look()] == ["a[0]", "a[1]"]
+        assert [one.name for one in await nodes.poll()] == ["a[0]", "a[1]"]
         assert asked == [["a[1]"]]
         valkey.gate.set()
         await over(nodes)
@@ -123,7 +123,7 @@ async def test_nodes_that_a_running_one_adds_are_those_of_the_task(valkey: Valke
     async with nodes_of(valkey, [node("a", "adds"), node("z", "wait")], "a", is_expanded=True) as nodes:
         await nodes.read()
         async with asyncio.timeout(20):
-            while len(await nodes.look()) < 2:
+            while len(await nodes.poll()) < 2:
                 assert not nodes.is_over
                 await asyncio.sleep(0.02)
         assert [one.name for one in nodes.shown] == ["a[0]", "a[1]"]

@@ -72,7 +72,7 @@ async def test_a_group_that_goes_on_or_has_succeeded_keeps_its_flow(
     producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow, states_of: dict[str, Any]
 ) -> None:
     airflow |= states_of
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(flow) == ["waiting", "waiting-children"]
 
 
@@ -81,7 +81,7 @@ async def test_nodes_of_tasks_that_have_failed_end_when_the_group_has_ended(
     producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow, state: str
 ) -> None:
     airflow |= {"etl.launch": "success", "etl.a": state, "etl.b": state}
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(flow) == ["failed", "failed"]
     reason = (await flow.node("b[0]")).reason
     assert reason == "cancelled: the Airflow task group etl has ended while no trigger watched it"
@@ -94,7 +94,7 @@ async def test_what_a_person_sets_running_again_is_theirs(
     airflow |= {"etl.launch": "success", "etl.a": "failed", "etl.b": "failed"}
     await flow.cancel("wrong data")
     await (await producer.get(flow.id)).retry_failed()
-    await Reconciler(producer, set).look()
+    await Reconciler(producer, set).reconcile()
     assert await states(flow) == ["waiting", "waiting-children"]
 
 
@@ -102,5 +102,5 @@ async def test_one_that_is_watched_here_is_left_alone(
     producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow
 ) -> None:
     airflow |= {"etl.launch": "success", "etl.a": "failed", "etl.b": "failed"}
-    await Reconciler(producer, lambda: {flow.id}).look()
+    await Reconciler(producer, lambda: {flow.id}).reconcile()
     assert await states(flow) == ["waiting", "waiting-children"]

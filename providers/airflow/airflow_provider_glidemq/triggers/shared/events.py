@@ -45,7 +45,7 @@ class QueueEvents:
 
     def __init__(self, settings: ConnectionSettings, queue: str, producer: AsyncFlowProducer) -> None:
         self._reading: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._reader = AsyncEventReader(queue, settings)
         self._supervisor = Supervisor(settings, queues=[queue])
         self._producer, self._queue = producer, AsyncQueue(queue, settings)
@@ -57,7 +57,7 @@ class QueueEvents:
     @property
     def is_over(self) -> bool:
         """Whether a new subscriber would never be woken."""
-        return any(task is not None and task.done() for task in (self._reading, self._looking))
+        return any(task is not None and task.done() for task in (self._reading, self._polling))
 
     @property
     def _pollers(self) -> Sequence[Poller[Any]]:
@@ -84,21 +84,21 @@ class QueueEvents:
         """Watch the queue: every second if there is activity. Raises the errors of ``subscribe``."""
         return await self._join(self._whole, Watcher(JobSubject(), min(OFTEN_SECONDS, seldom), seldom))
 
-    async def _join(self, looks: Poller[T], subscription: Watcher[T]) -> Watcher[T]:
+    async def _join(self, poller: Poller[T], subscription: Watcher[T]) -> Watcher[T]:
         if self._reading is None:
             self._reading = start(self._run())
-        looks.add(subscription)
+        poller.add(subscription)
         try:
             await asyncio.shield(self._started)
         except BaseException:
-            looks.remove(subscription)
+            poller.remove(subscription)
             raise
         return subscription
 
     def unsubscribe(self, subscription: Watcher[Any]) -> None:
         """End a subscription."""
-        for looks in self._pollers:
-            looks.remove(subscription)
+        for poller in self._pollers:
+            poller.remove(subscription)
 
     async def _flow_statuses(self, flows: list[AsyncFlow]) -> Sequence[FlowStatus | None]:
         return await self._producer.statuses(flows)
@@ -116,7 +116,7 @@ class QueueEvents:
         ended, supervision = asyncio.Event(), None
         try:
             await self._reader.start()
-            self._looking = start(self._look())
+            self._polling = start(self._poll())
             supervision = start(self._supervise(ended))
             self._started.set_result(None)
             await self._read()
@@ -140,9 +140,9 @@ class QueueEvents:
             if any(map(len, self._pollers)):
                 used = loop.time()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
-            await asyncio.gather(*(looks.run() for looks in self._pollers))
+            await asyncio.gather(*(poller.run() for poller in self._pollers))
         except Exception as exc:  # noqa: BLE001  every error is passed to the watchers
             self._fail(exc)
             self._stop()
@@ -166,8 +166,8 @@ class QueueEvents:
     def _dispatch(self, event: Event) -> None:
         self._whole.be_active()
         if event.is_gap:
-            for looks in self._pollers:
-                looks.all()
+            for poller in self._pollers:
+                poller.all()
         elif event.kind in _ENDS:
             self._flows.be_active()
             self._jobs.name(event.job_id)
@@ -178,12 +178,12 @@ class QueueEvents:
         if not self._started.done():
             self._started.set_exception(exc)
             self._started.exception()  # mark it as retrieved: there may be no watcher to await it
-        for looks in self._pollers:
-            looks.fail(exc)
+        for poller in self._pollers:
+            poller.fail(exc)
 
     def _stop(self) -> None:
-        for looks in self._pollers:
-            looks.stop()
+        for poller in self._pollers:
+            poller.stop()
 
 
 def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -225,7 +225,7 @@ class Watcher(Generic[T]):
     seldom: float
     status: T | None = None
     error: Exception | None = None
-    looked_at: float = 0.0
+    polled_at: float = 0.0
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self, seconds: float | None) -> T | None:
@@ -247,7 +247,7 @@ class Watcher(Generic[T]):
 
     def show(self, status: T | None, now: float) -> None:
         """Deliver the status that a poll has read."""
-        self.looked_at = now
+        self.polled_at = now
         if status is None:
             self.fail(FlowNotFound(f"flow {self.subject.id} is no longer on the server"))
         elif status != self.status:
@@ -353,7 +353,7 @@ class Poller(Generic[T]):
         self._ask(
             one
             for one in self._each()
-            if now - one.looked_at >= (one.often if self._active_at > one.looked_at else one.seldom)
+            if now - one.polled_at >= (one.often if self._active_at > one.polled_at else one.seldom)
         )
 
     def _ask(self, subscriptions: Iterable[Watcher[T]]) -> None:

@@ -54,12 +54,12 @@ class Reconciler:
                     await ended.wait()
                     return
             try:
-                await self.look()
-            except Exception as exc:  # noqa: BLE001  of any class: Airflow's API, or the server; the next look is soon
+                await self.reconcile()
+            except Exception as exc:  # noqa: BLE001  of any class: Airflow's API, or the server; the next try is soon
                 logger.debug("flows were not compared with their tasks: %s", exc)
             pause = EACH_SECONDS
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Cancel each running flow whose task has ended."""
         flows: dict[TaskKey, dict[TaskKey, FlowStatus]] = defaultdict(dict)
         checks: list[Callable[[], Awaitable[None]]] = []
