@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows.home import id_conflict
 from glidemq_orchestrate.flows.index import find_flow, find_ref
 from glidemq_orchestrate.flows.node_table import Row
 from glidemq_orchestrate.flows.status import BROKEN, FlowState, NodeStatus
-from glidemq_orchestrate.flows.stored import changes, is_of_spec, node_differences, setting_differences
+from glidemq_orchestrate.flows.stored_spec import changes, is_of_spec, node_differences, setting_differences
 from glidemq_orchestrate.wire.call import Op
 
 REMOVED: Final = "its result was removed"

@@ -48,7 +48,7 @@ from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ownership import Ownership
 from glidemq_orchestrate.flows.plan import compared, explain_conflict
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus, raise_if_superseded
-from glidemq_orchestrate.flows.stored import read_flow
+from glidemq_orchestrate.flows.stored_spec import read_flow
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire.call import Op, ask

@@ -16,7 +16,7 @@ from glidemq_orchestrate import JobState
 from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.spark import NotPublished, read_published
 from glidemq_orchestrate.spark.sessions.warm import warm_session
-from glidemq_orchestrate.spark.setup.settings import MASTER_VARIABLE
+from glidemq_orchestrate.spark.setup.spark_settings import MASTER_VARIABLE
 from tests.chaos.book import RoundBook
 from tests.chaos.plan import FlowPlan
 from tests.chaos.spark_steps import ROWS

@@ -22,7 +22,7 @@ from glidemq_orchestrate.spark.handler import handlers, stop_session
 from glidemq_orchestrate.spark.published.catching_up import catch_up
 from glidemq_orchestrate.spark.sessions.warm import warm_session
 from glidemq_orchestrate.spark.setup.jvm import require_java
-from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE
+from glidemq_orchestrate.spark.setup.spark_settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Reporter
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from tests.guard import nothing_is_left

@@ -25,7 +25,7 @@ from glidemq_orchestrate.spark.failures import SessionGone, StepCancelled, StepF
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.published.acceptance import make_versions
 from glidemq_orchestrate.spark.setup.request import SessionRequest
-from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE
+from glidemq_orchestrate.spark.setup.spark_settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 from tests.processes import end, spawn

@@ -20,7 +20,7 @@ from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.spark.sessions import warm as session
 from glidemq_orchestrate.spark.sessions.warm import is_alive, warm_session
 from glidemq_orchestrate.spark.setup.jvm import require_java
-from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, SparkSettings
+from glidemq_orchestrate.spark.setup.spark_settings import CONF_VARIABLE, SparkSettings
 from tests.processes import GONE, runs
 from tests.spark.conftest import MASTER
 

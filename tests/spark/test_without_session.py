@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.sessions.warm import WarmSession, warm_session
-from glidemq_orchestrate.spark.setup.settings import SparkSettings
+from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings
 
 
 @pytest.mark.parametrize(

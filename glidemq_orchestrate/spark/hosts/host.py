@@ -23,7 +23,7 @@ from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone, Sessi
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, StepOutcome, Wire, levels_now, log_record
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.setup.request import SessionRequest
-from glidemq_orchestrate.spark.setup.settings import SparkSettings
+from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings
 from glidemq_orchestrate.wire.codec import decode
 from glidemq_orchestrate.worker.contexts import portable
 from glidemq_orchestrate.worker.handlers.context import Context

@@ -18,7 +18,7 @@ from glidemq_orchestrate.spark.hosts.wire import StepOutcome
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.setup.jvm import sweep
 from glidemq_orchestrate.spark.setup.request import SessionRequest
-from glidemq_orchestrate.spark.setup.settings import Limits, SparkSettings, patience
+from glidemq_orchestrate.spark.setup.spark_settings import Limits, SparkSettings, patience
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 

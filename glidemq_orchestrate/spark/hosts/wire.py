@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glidemq_orchestrate.spark.published.locations.version import Publication
-from glidemq_orchestrate.spark.setup.settings import SparkSettings
+from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 

@@ -29,7 +29,7 @@ from glidemq_orchestrate.spark.sessions.sharing.context import sessions_on, stop
 from glidemq_orchestrate.spark.sessions.sharing.current import Calls
 from glidemq_orchestrate.spark.sessions.warm import WarmSession, is_alive
 from glidemq_orchestrate.spark.setup.request import StepRequest, configure, identify
-from glidemq_orchestrate.spark.setup.settings import PATIENCE_VARIABLE
+from glidemq_orchestrate.spark.setup.spark_settings import PATIENCE_VARIABLE
 from glidemq_orchestrate.worker.handlers.context import Context
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone
 from glidemq_orchestrate.spark.sessions.progress import POLL_SECONDS, REPORT_SECONDS, summed
 from glidemq_orchestrate.spark.sessions.sharing.activity import active, install_for_connect
 from glidemq_orchestrate.spark.setup.request import StepRequest, configure, identify
-from glidemq_orchestrate.spark.setup.settings import (
+from glidemq_orchestrate.spark.setup.spark_settings import (
     CONF_VARIABLE,
     MASTER_VARIABLE,
     SparkSettings,

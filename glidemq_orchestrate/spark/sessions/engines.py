@@ -7,7 +7,7 @@ from typing import TypeAlias
 from glidemq_orchestrate.spark.sessions.classic import ClassicEngine
 from glidemq_orchestrate.spark.sessions.connect import ConnectEngine
 from glidemq_orchestrate.spark.sessions.warm import warm_session
-from glidemq_orchestrate.spark.setup.settings import SparkSettings
+from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings
 
 Engine: TypeAlias = ClassicEngine | ConnectEngine
 

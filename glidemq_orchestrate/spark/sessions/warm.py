@@ -23,7 +23,7 @@ from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline, patched
 from glidemq_orchestrate.spark.failures import explained
 from glidemq_orchestrate.spark.setup.jvm import Scratch, require_java, write_properties
-from glidemq_orchestrate.spark.setup.settings import (
+from glidemq_orchestrate.spark.setup.spark_settings import (
     CONF_VARIABLE,
     MASTER_VARIABLE,
     SparkSettings,

@@ -26,7 +26,7 @@ from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self
 
-from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, setting
+from glidemq_orchestrate.spark.setup.spark_settings import CONF_VARIABLE, setting
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.named_call import ImportNotAllowed, InvalidCall, import_allowed

@@ -28,7 +28,7 @@ from glidemq_orchestrate.spark.failures import LINES, StepCancelled, StepFailed,
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.published.reading import after_dependencies
 from glidemq_orchestrate.spark.setup.request import StepRequest, identity_of, settings_in
-from glidemq_orchestrate.spark.setup.settings import patience
+from glidemq_orchestrate.spark.setup.spark_settings import patience
 from glidemq_orchestrate.spark.steps.sql import SQL_JOB, statement_of
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context

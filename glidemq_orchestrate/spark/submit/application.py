@@ -36,7 +36,7 @@ from glidemq_orchestrate.spark.setup.request import (
     packaged_file,
     settings_in,
 )
-from glidemq_orchestrate.spark.setup.settings import REDACTED, setting
+from glidemq_orchestrate.spark.setup.spark_settings import REDACTED, setting
 from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, put_inputs

@@ -28,7 +28,7 @@ from typing import Final
 import glidemq_orchestrate
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError
 from glidemq_orchestrate.spark.setup.jvm import require_java, sweep
-from glidemq_orchestrate.spark.setup.settings import SparkSettings, require_master, spark_home
+from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings, require_master, spark_home
 from glidemq_orchestrate.spark.submit import driver_folder as folders
 from glidemq_orchestrate.spark.submit.application import (
     JOB_NAME,

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE
+from glidemq_orchestrate.spark.setup.spark_settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.spark.submit.handler import (
     DriverCancelled,
     DriverFailed,

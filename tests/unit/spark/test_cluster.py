@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.setup.settings import SparkSettings, require_master, settings_of_file
+from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings, require_master, settings_of_file
 
 FILE = """
 # a comment

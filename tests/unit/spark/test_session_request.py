@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.setup.request import SessionRequest
-from glidemq_orchestrate.spark.setup.settings import Limits
+from glidemq_orchestrate.spark.setup.spark_settings import Limits
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 WITHOUT_SETTINGS: list[Any] = [None, {}, {"conf": None}, {"conf": {"spark.sql.ansi.enabled": True, "a": 1}}]
