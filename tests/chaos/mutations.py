@@ -18,7 +18,7 @@ from glidemq_orchestrate.worker import executor
 from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
 from tests.chaos.size import Size
-from tests.properties.simulation.mutations import Mutation
+from tests.properties.simulation.mutations import COUNTED, FREED, LAST, OWNS, RESULT, Mutation
 
 _FOR_EVER: Final = ExitStack()
 
@@ -115,55 +115,46 @@ def _makes_nothing(*_: Any) -> bool:
     return True
 
 
-_OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
 _REQUEUED = "L.stream.append(r.prefix .. 'stream', lost.id, lost.job.name)\n"
 _KEPT = "redis.call('HSET', key, 'lastActive', args[1])\n      kept[#kept + 1]"
-_LAST = "L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)"
 _TOLD = "return redis.call('HSETNX', key, 'depdone:' .. ref, '1') == 1\n    and"
 _RETOLD = "redis.call('HSETNX', key, 'depdone:' .. ref, '1')\n  return"
 _ONCE = "if redis.call('HSETNX', job_key, 'depdone:' .. n.member, 1) == 0 then"
 _AGAIN = "redis.call('HSETNX', job_key, 'depdone:' .. n.member, 1)\n  if false then"
 _FULL = "if limit > 0 and L.numbers.int(group.active, 0) >= limit and not holds_slot then"
 _LEFT = "redis.call('HSET', hash_key, 'active', group.active)\n    end\n    goes_on = true"
-_FREED = """
-    L.list_active.release(x.prefix .. 'list-active')
-    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
-  else
-"""
 _ATTEMPT = "return L.hashes.add(key, 'attemptsMade', 1)\n"
-_COUNTED = "L.hashes.add(key, 'completed', removed)"
 _CHANGED = "if args[3] == '' or L.scheduler.stored(keys[2], name) ~= args[3] then"
 _ALIVE = "return now - last < threshold\n"
-_RESULT = "found[#found + 1], found[#found + 2] = job[1] or dependency, result"
 
 _ACCEPTED = "if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then"
 _IN_TURN = "if tonumber(args[8]) + i - 9 == count + 1 then"
 _FORGOTTEN = "\n  L.rules.forget(ref, dependent)\n  local prefix"
 
 DEFECTS: Final = (
-    Defect("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),),
+    Defect("the outcome of a stale attempt is accepted", "staged", ((OWNS, "if v[1] ~= 'active' then"),),
            faults="pause_worker", size=replace(SIZE, pause=3, longs=0.5, seconds=30)),
     Defect("an outcome is accepted twice", "staged",
-           ((_OWNS, "if v[2] ~= o.token or v[3] ~= o.processed_on then"),), faults="cut_replies",
+           ((OWNS, "if v[2] ~= o.token or v[3] ~= o.processed_on then"),), faults="cut_replies",
            size=replace(SIZE, around=0.1)),
-    Defect("an outcome is accepted in any state", "staged", ((_OWNS, "if false then"),)),
+    Defect("an outcome is accepted in any state", "staged", ((OWNS, "if false then"),)),
     Defect("leases are never extended", "staged", ((_KEPT, "kept[#kept + 1]"),)),
     Defect("jobs are taken from workers that are alive", "staged",
            ((_ALIVE, "return now - last < threshold / 100\n"),), size=WITHOUT_NODE),
     Defect("a stalled job is not put back", "staged", ((_REQUEUED, "\n"),)),
-    Defect("a dependency counts twice", "staged", ((_LAST, _LAST.replace("', 1)", "', 2)")),)),
+    Defect("a dependency counts twice", "staged", ((LAST, LAST.replace("', 1)", "', 2)")),)),
     Defect("a dependency counts again when it is reported again", "staged", ((_TOLD, _RETOLD),)),
     Defect("a portable dependency counts again when it is reported again", "portable",
            ((_ONCE, _AGAIN),)),
     Defect("an ordering key has room for all", "staged", ((_FULL, "if false then"),)),
     Defect("an ordering key is not released", "staged", ((_LEFT, "end\n    goes_on = true"),)),
-    Defect("the end of a job from a list does not free its place", "staged", ((_FREED, "\n  else\n"),),
+    Defect("the end of a job from a list does not free its place", "staged", ((FREED, "\n  else\n"),),
            size=WITHOUT_NODE),
     Defect("an attempt counts twice", "staged", ((_ATTEMPT, _ATTEMPT.replace("1)", "2)")),)),
     Defect("an attempt does not count", "staged", ((_ATTEMPT, _ATTEMPT.replace("1)", "0)")),)),
-    Defect("each completed node is counted twice", "staged", ((_COUNTED, _COUNTED.replace("d)", "d * 2)")),)),
+    Defect("each completed node is counted twice", "staged", ((COUNTED, COUNTED.replace("d)", "d * 2)")),)),
     Defect("a retry runs completed nodes again", "staged",
-           ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),)),
+           ((COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{COUNTED}"),)),
     Defect("what follows a node that runs again keeps its end", "staged",
            ((_FORGOTTEN, "\n  local prefix"),)),
     Defect("a request begins a generation each time", "staged",
@@ -175,7 +166,7 @@ DEFECTS: Final = (
     Defect("a slot of a schedule is fired by each that reads it", "staged",
            ((_CHANGED, "if args[3] == '' then"),)),
     Defect("a result is left out", "staged",
-           ((_RESULT, f"if #found < 2 then {_RESULT} end"),)),
+           ((RESULT, f"if #found < 2 then {RESULT} end"),)),
     Defect("which messages count is not noted", "staged", ((_ACCEPTED, "if false then"),)),
     Defect("a message that is sent again is written again", "staged", ((_IN_TURN, "if true then"),),
            faults="cut_replies", size=replace(SIZE, around=0.1)),

@@ -86,14 +86,15 @@ def _nobody(*_: Any) -> list[Node]:
     return []
 
 
-_OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
-_LAST = "L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)"
-_FREED = """
+OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
+LAST = "L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)"
+FREED = """
     L.list_active.release(x.prefix .. 'list-active')
     redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
   else
 """
-_COUNTED = "L.hashes.add(key, 'completed', removed)"
+COUNTED = "L.hashes.add(key, 'completed', removed)"
+RESULT = "found[#found + 1], found[#found + 2] = job[1] or dependency, result"
 
 
 def _keep_time(*_: Any) -> str:
@@ -110,6 +111,7 @@ _REMOVED = "  remove_job(ref, flow_id)\n    L.due"
 _IS_ENDING = "if new ~= 'staging' and new ~= 'running' and record[2] then"
 _HAS_BEGUN = "or STARTED[job[1]] or has_begun then"
 _FOLLOWS = "if is_released and how ~= '' and not (how == 'late' and v[4]) then"
+_NUMBER = "math.max(number + 1, x.clock)"
 _STAYS: Final = "redis.call('SREM', key .. ':staying', dependent) == 1"
 _TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
 _IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
@@ -118,30 +120,32 @@ MUTATIONS: Final = (
     Mutation(
         "the outcome of a stale attempt is accepted",
         "staged",
-        ((_OWNS, "if v[1] ~= 'active' then"),),
+        ((OWNS, "if v[1] ~= 'active' then"),),
         seed=25,
     ),
     Mutation(
         "a node is released with its first dependency",
         "staged",
-        ((_LAST, "L.hashes.add(key, 'depsCompleted', 1) >= 1"),),
+        ((LAST, "L.hashes.add(key, 'depsCompleted', 1) >= 1"),),
         seed=305,
     ),
-    Mutation("the end of a job from a list does not free its place", "staged", ((_FREED, "\n  else\n"),)),
+    Mutation("the end of a job from a list does not free its place", "staged", ((FREED, "\n  else\n"),)),
     Mutation(
         "each completed node is counted twice",
         "staged",
-        ((_COUNTED, "L.hashes.add(key, 'completed', 2 * removed)"),),
+        ((COUNTED, "L.hashes.add(key, 'completed', 2 * removed)"),),
     ),
     Mutation(
         "jobs are taken from workers that are alive",
         "staged",
         (("return now - last < threshold\n", "return now - last < threshold / 10\n"),),
     ),
+    Mutation("a result is left out", "staged", ((RESULT, f"if #found < 2 then {RESULT} end"),)),
+    Mutation("each attempt has the same number", "staged", ((_NUMBER, "1"),)),
     Mutation(
         "a retry runs completed nodes again",
         "staged",
-        ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),),
+        ((COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{COUNTED}"),),
         seed=74,
     ),
     Mutation(
