@@ -24,8 +24,8 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.clients.schedules import JobTemplate, Schedule, ScheduleEntry, Schedules
 from glidemq_orchestrate.errors import ScheduleNotFound
+from glidemq_orchestrate.foundation.durations import duration_text
 from glidemq_orchestrate.foundation.durations import seconds as in_seconds
-from glidemq_orchestrate.foundation.durations import shown
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(
@@ -124,8 +124,10 @@ def _when(schedule: Schedule | None) -> str:
     if schedule.cron is not None:
         return f"{schedule.cron} ({schedule.time_zone or 'UTC'})"
     if schedule.every is not None:
-        return f"every {shown(timedelta(seconds=in_seconds(schedule.every)))}"
-    return f"{shown(timedelta(seconds=in_seconds(schedule.repeat_after_complete or 0)))} after each end"
+        return f"every {duration_text(timedelta(seconds=in_seconds(schedule.every)))}"
+    return (
+        f"{duration_text(timedelta(seconds=in_seconds(schedule.repeat_after_complete or 0)))} after each end"
+    )
 
 
 def _row(entry: ScheduleEntry) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def duration(
         raise error(f"{name} must not be negative, got {value}")
     # Compared as it is sent: in whole milliseconds.
     if milliseconds(span) < milliseconds(min_):
-        raise error(f"{name} must be at least {shown(min_)}, got {value}")
+        raise error(f"{name} must be at least {duration_text(min_)}, got {value}")
     if span > max_:
         raise error(f"{name} must be at most {max_}, got {value}")
     return span
@@ -81,7 +81,7 @@ def optional_duration(
     return None if value is None else duration(name, value, min_=min_, max_=max_, error=error)
 
 
-def shown(span: timedelta) -> str:
+def duration_text(span: timedelta) -> str:
     """A bound in an error."""
     return "a millisecond" if span == MILLISECOND else str(span)
 

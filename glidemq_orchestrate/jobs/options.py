@@ -30,7 +30,7 @@ from glidemq_orchestrate.jobs.option_values import (
 )
 from glidemq_orchestrate.wire.codec import is_utf8
 from glidemq_orchestrate.wire.keys import check_job_id
-from glidemq_orchestrate.wire.stored import amount as stored_amount
+from glidemq_orchestrate.wire.stored import clipped_amount
 
 MAX_PRIORITY: Final = 2048
 MIN_LEASE: Final = timedelta(seconds=1)
@@ -284,10 +284,10 @@ def _run_options(text: str) -> RunOptions:
         wire = {}
     if not isinstance(wire, dict):
         wire = {}
-    timeout, lock = stored_amount(wire.get("timeout")), stored_amount(wire.get("lockDuration"))
+    timeout, lock = clipped_amount(wire.get("timeout")), clipped_amount(wire.get("lockDuration"))
     backoff, trace, mark = wire.get("backoff"), wire.get("traceparent"), wire.get("gmo")
     return RunOptions(
-        attempts=max(int(stored_amount(wire.get("attempts"))), 1),
+        attempts=max(int(clipped_amount(wire.get("attempts"))), 1),
         backoff=_backoff(backoff),
         timeout=timedelta(milliseconds=timeout) if timeout > 0 else None,
         backoff_name=_backoff_name(backoff),
@@ -320,8 +320,8 @@ def _retention(wire: object) -> str:
     if wire is True:
         return "true 0 0"
     if isinstance(wire, dict) and (wire.get("age") or wire.get("count")):
-        return f"age_count {int(stored_amount(wire.get('count')))} {int(stored_amount(wire.get('age')))}"
-    count = int(stored_amount(wire))
+        return f"age_count {int(clipped_amount(wire.get('count')))} {int(clipped_amount(wire.get('age')))}"
+    count = int(clipped_amount(wire))
     return f"count {count} 0" if count else ""
 
 
@@ -330,8 +330,8 @@ def _backoff(wire: object) -> Backoff | None:
         return None
     return Backoff(
         kind="exponential" if wire.get("type") == "exponential" else "fixed",
-        delay=timedelta(milliseconds=stored_amount(wire.get("delay"))),
-        jitter=min(stored_amount(wire.get("jitter")), 1.0),
+        delay=timedelta(milliseconds=clipped_amount(wire.get("delay"))),
+        jitter=min(clipped_amount(wire.get("jitter")), 1.0),
     )
 
 

@@ -210,7 +210,7 @@ def remedy_of(text: str) -> str:
     return next((remedy for pattern, remedy in REMEDIES if re.search(pattern, text)), "")
 
 
-def explained(text: str) -> str:
+def cause_and_fix(text: str) -> str:
     """The cause and the fix in a sentence or two."""
     cause, remedy = cause_of(text), remedy_of(text)
     return f"{cause.rstrip('.')}. Fix: {remedy}" if remedy else cause

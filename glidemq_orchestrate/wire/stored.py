@@ -71,7 +71,7 @@ def read_progress(text: str | None) -> Json:
     return value
 
 
-def amount(value: object) -> float:
+def clipped_amount(value: object) -> float:
     """A number from the wire, made safe for sums: clipped to 0 .. 2^53; 0 if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return 0.0

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.spark.failures import NO_EXECUTORS, SessionGone, StepFailed, explained, remedy_of
+from glidemq_orchestrate.spark.failures import NO_EXECUTORS, SessionGone, StepFailed, cause_and_fix, remedy_of
 from glidemq_orchestrate.spark.sessions.progress import (
     POLL_SECONDS,
     REPORT_SECONDS,
@@ -102,7 +102,7 @@ class ClassicEngine:
             if not is_alive(shared):
                 text = str(exc)
                 raise SessionGone(
-                    "the Spark session was lost", explained(text) if remedy_of(text) else ""
+                    "the Spark session was lost", cause_and_fix(text) if remedy_of(text) else ""
                 ) from exc
             raise
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline, patched
-from glidemq_orchestrate.spark.failures import explained
+from glidemq_orchestrate.spark.failures import cause_and_fix
 from glidemq_orchestrate.spark.setup.jvm import Scratch, require_java, write_properties
 from glidemq_orchestrate.spark.setup.spark_settings import (
     CONF_VARIABLE,
@@ -238,7 +238,7 @@ def _refused(exc: BaseException) -> ConfigurationError | None:
     from pyspark.errors import PySparkException
 
     if isinstance(exc, Py4JJavaError | PySparkException):
-        return ConfigurationError(f"Spark cannot be started: {explained(str(exc))}")
+        return ConfigurationError(f"Spark cannot be started: {cause_and_fix(str(exc))}")
     return None
 
 

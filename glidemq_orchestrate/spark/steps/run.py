@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.spark.failures import LINES, StepCancelled, StepFailed, explained
+from glidemq_orchestrate.spark.failures import LINES, StepCancelled, StepFailed, cause_and_fix
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.published.reading import after_dependencies
 from glidemq_orchestrate.spark.setup.request import StepRequest, identity_of, settings_in
@@ -87,13 +87,13 @@ def _failure(ctx: Context, exc: Exception) -> StepFailed | None:
     from pyspark.errors import PySparkException
 
     if isinstance(exc, OSError) and exc.errno in {errno.ENOTDIR, errno.ENOSPC}:
-        return StepFailed(explained(f"{type(exc).__name__}: {exc}"))
+        return StepFailed(cause_and_fix(f"{type(exc).__name__}: {exc}"))
     if not isinstance(exc, PySparkException | Py4JError) and type(exc).__name__ != "PicklingError":
         return None
     text = str(exc)
     for line in text.splitlines()[:LINES]:
         ctx.log(line[:MAX_CHARACTERS])
-    return StepFailed(explained(text))
+    return StepFailed(cause_and_fix(text))
 
 
 def _extras(title: str, data: Json) -> Mapping[str, Json]:

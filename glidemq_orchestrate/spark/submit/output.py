@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.spark.failures import LINES, explained
+from glidemq_orchestrate.spark.failures import LINES, cause_and_fix
 from glidemq_orchestrate.spark.submit.driver_folder import Line, LineReader
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
@@ -139,7 +139,7 @@ class Output:
         begins = [found.start() for found in _BEGINS.finditer(text)]
         if begins:
             error = _LOGGED.split(text[begins[-1] :], 1)[0]
-            return explained(_RAISED.sub("Caused by: ", error))
+            return cause_and_fix(_RAISED.sub("Caused by: ", error))
         last = [line for line in self._last if line.strip() and not _AFTERWORD.match(line)]
         if code in _KILLED and not any(map(_ERROR.search, last)):
             return f"it wrote no error; the exit code is that of a process killed by {_KILLED[code]}"

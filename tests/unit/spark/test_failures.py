@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_orchestrate.spark.failures import MAX, REMEDIES, cause_of, explained, remedy_of
+from glidemq_orchestrate.spark.failures import MAX, REMEDIES, cause_and_fix, cause_of, remedy_of
 
 CORRUPT = """An error occurred while calling o38.parquet.
 : org.apache.spark.SparkException: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:/x/bad.parquet. Could not read footer.
@@ -219,7 +219,7 @@ def test_a_message_has_one_full_stop_and_repeats_no_remedy() -> None:
 
 
 def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
-    found = explained(f"[PATH_NOT_FOUND] {'x' * 10_000}")
+    found = cause_and_fix(f"[PATH_NOT_FOUND] {'x' * 10_000}")
     assert len(found) < MAX + 200
     assert found.endswith("that the worker can reach the path")
 
@@ -231,7 +231,7 @@ def test_each_error_has_its_remedy(subtests: pytest.Subtests) -> None:
 
 
 def test_nothing_is_advised_where_nothing_is_known() -> None:
-    assert explained(COLUMN) == cause_of(COLUMN)
+    assert cause_and_fix(COLUMN) == cause_of(COLUMN)
     assert remedy_of("ValueError: the row of March is broken") == ""
 
 
