@@ -1,4 +1,4 @@
-"""The command line in tests: its commands are built once, and tried without being run."""
+"""The command line in tests: its commands are built once, and tried with or without being run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer.core
 import typer.testing
 from typer.main import get_command
 
-__all__ = ["build_commands_once", "glidemq_problems"]
+__all__ = ["build_commands_once", "glidemq_problems", "shown_node"]
 
 
 def build_commands_once() -> None:
@@ -45,3 +45,12 @@ def glidemq_problems(lines: Sequence[Sequence[str]]) -> list[str]:
                 raise
             problems.append(f"{' '.join(line)}: {exc.format_message()}")
     return problems
+
+
+def shown_node(url: str, flow_id: str, node: str) -> str:
+    """What ``glidemq flow node`` prints, in one line."""
+    from glidemq_orchestrate.cli import app  # noqa: PLC0415  most tests do without it
+
+    env = {"GLIDEMQ_URL": url, "COLUMNS": "200"}
+    ran = typer.testing.CliRunner().invoke(app, ["flow", "node", flow_id, node], env=env)
+    return " ".join(ran.output.split())

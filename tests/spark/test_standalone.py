@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobState, Queue
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobState, Queue
+from tests.command_line import shown_node
 from tests.processes import end
 
 if TYPE_CHECKING:
@@ -75,9 +76,11 @@ def test_a_step_that_gets_no_executor_says_so_and_fails(  # noqa: PLR0917  fixtu
 ) -> None:
     hog = start(sys.executable, "-c", HOG, master, str(tmp_path / "held"), SPARK_LOCAL_IP="127.0.0.1")
     eventually((tmp_path / "held").exists, timeout=120)
-    with Queue("one", url) as queue:
+    nodes = [FlowNode("a", queue="one", job="spark.python", data=DATA)]
+    with Queue("one", url) as queue, FlowProducer(url) as flows:
         worker("one", GLIDEMQ_SPARK_EXECUTOR_TIMEOUT="20")
-        job_id = queue.add("spark.python", DATA)
+        flow = flows.submit(FlowSpec("n", nodes), flow_id="ID", require_workers=False)
+        job_id = flow.node("a").job_id
 
         def waits() -> bool:
             progress: Any = queue.get_job(job_id).progress
@@ -88,7 +91,7 @@ def test_a_step_that_gets_no_executor_says_so_and_fails(  # noqa: PLR0917  fixtu
         assert "no executor ran anything of step cluster_steps:count for 20 s" in str(
             queue.get_job(job_id).failed_reason
         )
-        assert any("no executor runs anything" in line for line in queue.logs(job_id).lines)
+        assert "no executor runs anything" in shown_node(url, "ID", "a")
         end(hog)
         assert queue.add_and_wait("spark.python", DATA, timeout=LONG) == 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import Flow, FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate import Flow, FlowNode, FlowProducer, FlowSpec, JobState, Queue
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ServerBusy
@@ -144,6 +145,18 @@ def test_a_flow_stands_still(cause: str, incident: Incident) -> None:
     STANDS_STILL[cause](incident)
 
 
+def test_every_command_of_the_page_is_run_by_a_test() -> None:
+    """Here, or by the tests of Airflow; those of Spark run one that is run here, too."""
+    more = Path("tests/providers/airflow/test_troubleshooting.py")
+    tests = "".join(path.read_text("utf-8") for path in (Path(__file__), PAGE.parents[2] / more))
+    found = re.findall(r"(?:`|\$ )((?:glidemq|airflow) [^`\n]+)", PAGE.read_text("utf-8"))
+    assert len(found) > 15
+    for command in found:
+        line = command.replace("QUEUE", "etl").replace("NODE", "a").removeprefix("glidemq ")
+        if "..." not in line:  # a worker
+            assert line in tests, command
+
+
 def test_a_node_failed(incident: Incident) -> None:
     def broken(ctx: Any) -> None:
         ctx.log("reading")
@@ -170,7 +183,10 @@ def test_a_node_failed_as_no_worker_has_its_handler(incident: Incident) -> None:
 
 
 def test_memory_is_full(incident: Incident, redis_client: Any) -> None:
+    worker = incident.start(["etl"], {"work": lambda ctx: 1}, url=incident.url)
     with Queue("etl", incident.url) as queue:
+        queue.add_and_wait("work", timeout=20)
+        worker.stop()
         queue.add("work")
         redis_client.config_set("maxmemory", redis_client.info("memory")["used_memory"] // 2)
         try:
@@ -179,6 +195,8 @@ def test_memory_is_full(incident: Incident, redis_client: Any) -> None:
             (memory,) = (row for row in json.loads(incident("doctor --json")) if row["check"] == "memory")
             assert memory["verdict"] == "failed"
             assert "1" in incident("queue list")
+            incident("queue clean etl --yes")
+            assert queue.counts()[JobState.COMPLETED] == 0
         finally:
             redis_client.config_set("maxmemory", 0)
 
