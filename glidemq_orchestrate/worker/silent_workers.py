@@ -26,17 +26,20 @@ class SilentWorkers:
 
     def __init__(self, queue: str, slots: JobSlots) -> None:
         self._queue, self._slots = queue, slots
-        self._taken, self._since = slots.taken, time.monotonic()
+        self._taken, self._since, self._is_idle = slots.taken, time.monotonic(), False
         self._logged: set[str] = set()
 
     def wanted_ms(self) -> int:
         """How long the workers to look for are silent; 0 while this worker is not idle."""
         if self._slots.held or self._slots.taken != self._taken:
             self._taken, self._since = self._slots.taken, time.monotonic()
-        return SILENT_MS if time.monotonic() - self._since >= IDLE_SECONDS else 0
+        self._is_idle = time.monotonic() - self._since >= IDLE_SECONDS
+        return SILENT_MS if self._is_idle else 0
 
     def note(self, found: Iterable[SilentWorker], now_ms: int) -> None:
-        """Log those that are new."""
+        """Log those that are new; while this worker is not idle, nobody has looked for any."""
+        if not self._is_idle:
+            return
         silent = {one.worker: one for one in found}
         for name in silent.keys() - self._logged:
             self._log(silent[name], now_ms)

@@ -93,15 +93,25 @@ def test_a_worker_that_waits_for_the_leases_of_another_says_so_once(  # noqa: PL
     assert len(lines()) == 1
 
 
-def test_a_worker_with_work_does_not_look_for_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_with_work_does_not_look_for_silent_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(silent_workers, "IDLE_SECONDS", 0.05)
+    caplog.set_level(logging.INFO, "glidemq_orchestrate.worker")
     slots = JobSlots(1)
     found = silent_workers.SilentWorkers("etl", slots)
     assert found.wanted_ms() == 0, "it has just started"
     time.sleep(0.06)
     assert found.wanted_ms() == silent_workers.SILENT_MS
+    silent = [upkeep.SilentWorker(LOST, 1, 0, 30_000)]
+    found.note(silent, 6_000)
     slots.taken += 1
     assert found.wanted_ms() == 0, "it has had a job since"
+    found.note([], 8_000)
+    time.sleep(0.06)
+    assert found.wanted_ms() == silent_workers.SILENT_MS
+    found.note(silent, 10_000)
+    assert len(caplog.messages) == 1, "still the same silence"
 
 
 def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, hand: Hand) -> None:
