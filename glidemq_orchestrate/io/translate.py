@@ -29,6 +29,8 @@ _STRIPPED: Final = {
     exceptions.TryAgainError: "TRYAGAIN",
     exceptions.ClusterCrossSlotError: "CROSSSLOT",
 }
+OTHER: Final = "what answers there is no Valkey"
+_PORT: Final = "Fix: check the port; that of Valkey is 6379 by default"
 _DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
 
 
@@ -69,7 +71,9 @@ def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> Gli
         return unknown
     if "max number of clients" in str(exc):  # the first reply on the connection: no call was read
         return _too_many(where)
-    return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_message(exc)}")
+    why = _message(exc)
+    more = f". {_PORT}" if why == OTHER else ""
+    return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {why}{more}")
 
 
 def loading(count: int, exc: exceptions.BusyLoadingError) -> list[GlideMQError]:
@@ -137,6 +141,8 @@ def _login_failed(settings: ConnectionSettings, where: str, exc: exceptions.Resp
 
 
 def _message(exc: Exception) -> str:
+    if isinstance(exc, exceptions.InvalidResponse):
+        return OTHER
     # redis-py's own texts name host and port, never the password.
     return str(exc).strip().rstrip(".") or type(exc).__name__
 
@@ -144,6 +150,8 @@ def _message(exc: Exception) -> str:
 def _advice(settings: ConnectionSettings, message: str) -> str:
     """What to check if a connection fails, by the driver's message."""
     text = message.upper().replace(" ", "_")
+    if message == OTHER:
+        return _PORT
     if not settings.tls:
         return "Fix: start the server; on this machine: glidemq server"
     if "CERTIFICATE_VERIFY_FAILED" in text:

@@ -135,6 +135,19 @@ def test_a_server_that_is_full_is_told(port: int) -> None:
             client.close()
 
 
+def test_a_port_where_something_else_answers_is_told() -> None:
+    with _answering("HTTP/1.1 400 Bad Request") as port:
+        for user in ("", ":secret@"):  # the first reply is to a call, or to the login
+            with (
+                Queue("etl", f"valkey://{user}127.0.0.1:{port}") as queue,
+                pytest.raises(GlideMQError) as told,
+            ):
+                queue.counts()
+            assert "what answers there is no Valkey. Fix: check the port; that of Valkey is 6379" in str(
+                told.value
+            )
+
+
 def test_a_server_that_is_no_sentinel_says_so(port: int) -> None:
     settings = ConnectionSettings(f"valkey+sentinel://127.0.0.1:{port}/main", sentinel_password=SECRET)
     with (
