@@ -157,11 +157,12 @@ def _explain(spec: FlowSpec, exc: Exception) -> None:
         ) from exc
     try:
         check_fields(spec, InvalidFlow)
-        for at, node in enumerate(spec.nodes):
+        for at, node in enumerate(spec.nodes, 1):
             try:
                 check_fields(node, InvalidFlow)
             except InvalidFlow as fault:
-                raise InvalidFlow(f"node number {at}: {fault}") from None
+                named = isinstance(node, FlowNode) and isinstance(node.name, str) and node.name
+                raise InvalidFlow(f"node {named or f'number {at}'}: {fault}") from None
     except InvalidFlow as fault:
         raise fault from exc
 

@@ -62,7 +62,7 @@ WRONG_TYPES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: check_flow(FlowSpec("x", [NODE, FlowNode("b", queue="etl", job="work", options=3)])),  # type: ignore[arg-type]
         InvalidFlow,
-        "node number 1: options must be JobOptions, got int",
+        "node b: options must be JobOptions, got int",
     ),
     (lambda: map_over(NODE, 5), InvalidFlow, "items must be Iterable.JsonLike., got int"),  # type: ignore[arg-type]
     (lambda: nested("x"), InvalidFlow, "flow must be FlowSpec, got str"),  # type: ignore[arg-type]

@@ -89,6 +89,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: written(options={"attempts": "three"}),
         "node load: options.attempts: 'three' is not a whole number",
     ),
+    "a number for a backoff in a file": (
+        lambda: written(options={"backoff": 5}),
+        "node load: options.backoff: must be like {delay: 5}, got 5",
+    ),
+    "a name for a list of names in a file": (
+        lambda: written(after="extract"),
+        "node load: after: must be like [extract], got 'extract'",
+    ),
     "a duration inside of an option in a file": (
         lambda: written(options={"backoff": {"delay": "soon"}}),
         "node load: options.backoff.delay: 'soon' is not a duration",
