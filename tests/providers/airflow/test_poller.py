@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow_provider_glidemq.triggers.shared.events import (
-    NAMED_AT_ONCE,
+    FIRST_AT_ONCE,
     OTHERS_AT_ONCE,
     Poller,
     QueueEvents,
@@ -54,64 +54,64 @@ async def watched(
 async def test_a_flow_that_an_event_names_does_not_wait_behind_the_others(
     producer: AsyncFlowProducer, calls: list[list[str]]
 ) -> None:
-    looks, subscriptions = Poller(producer.statuses), await watched(producer, MANY)
-    for one in subscriptions:
-        looks.add(one)
-    looking = asyncio.create_task(looks.run())
-    await subscriptions[0].wait(10)
-    looks.name("f140")
-    await asyncio.gather(*(one.wait(10) for one in subscriptions[1:]))
-    looks.stop()
-    await looking
+    poller, watchers = Poller(producer.statuses), await watched(producer, MANY)
+    for one in watchers:
+        poller.add(one)
+    polling = asyncio.create_task(poller.run())
+    await watchers[0].wait(10)
+    poller.poll_first("f140")
+    await asyncio.gather(*(one.wait(10) for one in watchers[1:]))
+    poller.stop()
+    await polling
     assert calls[0] == [f"f{number}" for number in range(OTHERS_AT_ONCE)]
     assert ["f140"] in calls[1:3]  # the second call may have been under way
     assert sorted(map(len, calls)) == [1, OTHERS_AT_ONCE - 1, OTHERS_AT_ONCE, OTHERS_AT_ONCE]
 
 
-async def test_ends_at_the_same_time_are_looked_at_together(
+async def test_ends_at_the_same_time_are_polled_together(
     producer: AsyncFlowProducer, calls: list[list[str]]
 ) -> None:
-    looks, flows = Poller(producer.statuses), await submitted(producer, NAMED_AT_ONCE + 1)
-    subscriptions = [Watcher[FlowStatus](flow, often=600, seldom=600) for flow in flows]
-    for one, flow in zip(subscriptions, flows, strict=True):
-        looks.add(one)
+    poller, flows = Poller(producer.statuses), await submitted(producer, FIRST_AT_ONCE + 1)
+    watchers = [Watcher[FlowStatus](flow, often=600, seldom=600) for flow in flows]
+    for one, flow in zip(watchers, flows, strict=True):
+        poller.add(one)
         one.status = await flow.status()  # as if it had been looked at
         await flow.cancel("enough")
-        looks.name(flow.id)
-    looking = asyncio.create_task(looks.run())
-    found = await asyncio.gather(*(one.wait(10) for one in subscriptions))
-    looks.stop()
-    await looking
+        poller.poll_first(flow.id)
+    polling = asyncio.create_task(poller.run())
+    found = await asyncio.gather(*(one.wait(10) for one in watchers))
+    poller.stop()
+    await polling
     assert {(one.state, one.reason) for one in found if one} == {("cancelled", "enough")}
-    assert [len(part) for part in calls] == [NAMED_AT_ONCE, 1]
+    assert [len(part) for part in calls] == [FIRST_AT_ONCE, 1]
 
 
 async def test_what_has_not_changed_wakes_nobody(producer: AsyncFlowProducer, calls: list[list[str]]) -> None:
-    looks, (one,) = Poller(producer.statuses), await watched(producer, 1, seldom=0.01)
-    looks.add(one)
-    looking = asyncio.create_task(looks.run())
+    poller, (one,) = Poller(producer.statuses), await watched(producer, 1, seldom=0.01)
+    poller.add(one)
+    polling = asyncio.create_task(poller.run())
     assert await one.wait(10)
     assert await one.wait(2.5) is None
     assert len(calls) >= 3
-    looks.stop()
-    await looking
+    poller.stop()
+    await polling
 
 
-async def test_when_events_are_lost_all_are_looked_at(valkey: Valkey, producer: AsyncFlowProducer) -> None:
+async def test_when_events_are_lost_all_are_polled(valkey: Valkey, producer: AsyncFlowProducer) -> None:
     settings = ConnectionSettings(valkey.url, prefix=valkey.prefix)
     events = QueueEvents(settings, QUEUE, producer)
     flows = [await producer.submit(ONE, flow_id=f"f{number}") for number in range(3)]
-    subscriptions = [await events.subscribe(flow, often=600, seldom=600) for flow in flows]
-    for one in subscriptions:
+    watchers = [await events.watch(flow, often=600, seldom=600) for flow in flows]
+    for one in watchers:
         assert await one.wait(10)
     events._dispatch = _deaf(events)  # type: ignore[method-assign]
     for flow in flows:
         await flow.cancel("enough")
-    for one in subscriptions:
+    for one in watchers:
         found = await one.wait(10)
         assert found is not None
         assert found.state == "cancelled"
-        events.unsubscribe(one)
+        events.unwatch(one)
 
 
 def _deaf(events: QueueEvents) -> Any:
@@ -123,17 +123,17 @@ def _deaf(events: QueueEvents) -> Any:
 async def test_a_flow_that_was_removed_is_an_error_of_its_watcher_only(
     valkey: Valkey, producer: AsyncFlowProducer
 ) -> None:
-    looks, (flow, other) = Poller(producer.statuses), await submitted(producer, 2)
+    poller, (flow, other) = Poller(producer.statuses), await submitted(producer, 2)
     flow._operations.ref = flow._ref.__class__(flow._ref.home, "never")
     gone, left = (Watcher[FlowStatus](one, often=600, seldom=600) for one in (flow, other))
     for one in (gone, left):
-        looks.add(one)
-    looking = asyncio.create_task(looks.run())
+        poller.add(one)
+    polling = asyncio.create_task(poller.run())
     assert await left.wait(10)
     with pytest.raises(FlowNotFound):
         await gone.wait(10)
-    looks.stop()
-    await looking
+    poller.stop()
+    await polling
 
 
 async def test_all_watchers_are_told_that_the_server_cannot_be_asked(
@@ -141,8 +141,8 @@ async def test_all_watchers_are_told_that_the_server_cannot_be_asked(
 ) -> None:
     events = QueueEvents(ConnectionSettings(valkey.url, prefix=valkey.prefix), QUEUE, producer)
     flow = await producer.submit(ONE, flow_id="f")
-    subscription = await events.subscribe(flow, often=600, seldom=0.01)
-    assert await subscription.wait(10)
+    watcher = await events.watch(flow, often=600, seldom=0.01)
+    assert await watcher.wait(10)
     over = [events.is_over]
 
     async def refused(*_: Any) -> Any:
@@ -150,6 +150,6 @@ async def test_all_watchers_are_told_that_the_server_cannot_be_asked(
 
     monkeypatch.setattr(AsyncFlowProducer, "statuses", refused)
     with pytest.raises(ConnectionFailed):
-        await subscription.wait(10)
+        await watcher.wait(10)
     assert [*over, events.is_over] == [False, True]
-    events.unsubscribe(subscription)
+    events.unwatch(watcher)

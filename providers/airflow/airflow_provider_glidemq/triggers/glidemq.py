@@ -115,15 +115,13 @@ class GlideMQFlowTrigger(WaitingTrigger):
     async def _until_end(self, client: SharedClient, flow: AsyncFlow) -> FlowStatus:
         """Wait until this generation has ended or is no longer the current one."""
         events = client.events(flow.home)
-        subscription = await events.subscribe(flow, often=self.logging_interval, seldom=self.poll_interval)
+        watcher = await events.watch(flow, often=self.logging_interval, seldom=self.poll_interval)
         shown, ended = self._flow_log(flow.generation), 0
         callbacks = ProgressCallbacks(self.callbacks, self.log)
         try:
             while True:
                 pause = shown.seconds_left
-                status = await subscription.wait(
-                    pause if self.owner is None else min(pause, self._renewal.pause)
-                )
+                status = await watcher.wait(pause if self.owner is None else min(pause, self._renewal.pause))
                 if status is not None:
                     if status.superseded_by is not None:
                         return status
@@ -137,7 +135,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 if self.owner is not None:
                     await self._renewal.renew_if_due(client, flow)
         finally:
-            events.unsubscribe(subscription)
+            events.unwatch(watcher)
             await callbacks.end()
 
     async def _poll_once_more(self) -> None:

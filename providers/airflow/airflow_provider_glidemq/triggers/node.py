@@ -179,12 +179,12 @@ class GlideMQNodeTrigger(WaitingTrigger):
     async def _until_over(self, client: SharedClient, nodes: TaskNodes) -> None:
         """Read the nodes whenever the counts of the flow change, until all of them have ended."""
         flow, events = nodes.flow, client.events(nodes.shown[0].queue)
-        subscription = await events.subscribe(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
+        watcher = await events.watch(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
         reports = NodeReports(logs=True) if self.show_logs and not self._is_masked else None
         shown = FlowLog(self.log, self.logging_interval, reports, self._is_masked)
         try:
             while not nodes.is_over:
-                status = await subscription.wait(min(max(shown.seconds_left, 1.0), self._renewal.pause))
+                status = await watcher.wait(min(max(shown.seconds_left, 1.0), self._renewal.pause))
                 if status is not None:
                     if status.superseded_by is not None:
                         raise Superseded(f"flow {flow.id} was restarted: generation {status.superseded_by}")
@@ -199,7 +199,7 @@ class GlideMQNodeTrigger(WaitingTrigger):
                 if self.cancel_on_kill:
                     await self._renewal.renew_if_due(client, flow)
         finally:
-            events.unsubscribe(subscription)
+            events.unwatch(watcher)
 
     # -- beginning -------------------------------------------------------------------------------------------
 

@@ -48,14 +48,14 @@ class GlideMQQueueTrigger(WaitingTrigger):
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         events = client.events(self.queue_name)
-        subscription = await events.subscribe_queue(seldom=self.poll_interval)
+        watcher = await events.watch_queue(seldom=self.poll_interval)
         try:
             while True:
-                state = await subscription.wait(None)
+                state = await watcher.wait(None)
                 if state is not None and self._condition.is_met(state):
                     return self._event("met", str(state))
         finally:
-            events.unsubscribe(subscription)
+            events.unwatch(watcher)
 
     def _about(self) -> dict[str, Any]:
         return {"queue": self.queue_name}
@@ -88,13 +88,13 @@ class GlideMQJobTrigger(WaitingTrigger):
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         events = client.events(self.queue_name)
-        subscription = await events.subscribe_job(self.job_id, seldom=self.poll_interval)
+        watcher = await events.watch_job(self.job_id, seldom=self.poll_interval)
         try:
-            while (state := await subscription.wait(None)) not in _ENDED:
+            while (state := await watcher.wait(None)) not in _ENDED:
                 self.log.info("%s is %s", self.what, state)
             return self._event(str(state), "")
         finally:
-            events.unsubscribe(subscription)
+            events.unwatch(watcher)
 
     def _about(self) -> dict[str, Any]:
         return {"queue": self.queue_name, "job_id": self.job_id}

@@ -1,7 +1,7 @@
 """One client per connection, and one events reader per queue, for all triggers of a triggerer.
 
 A triggerer runs a thousand triggers on one event loop; a connection for each would be a thousand blocked
-connections. Here a watcher subscribes first, then reads the state of the flow, then waits to be woken. An
+connections. Here a watcher is added first, then reads the state of the flow, then waits to be woken. An
 event between the last two steps is not lost, and the state includes all earlier events.
 """
 

@@ -56,7 +56,7 @@ class QueueEvents:
 
     @property
     def is_over(self) -> bool:
-        """Whether a new subscriber would never be woken."""
+        """Whether a new watcher would never be woken."""
         return any(task is not None and task.done() for task in (self._reading, self._polling))
 
     @property
@@ -68,37 +68,37 @@ class QueueEvents:
         """The ids of the watched flows."""
         return self._flows.ids
 
-    async def subscribe(self, flow: AsyncFlow, *, often: float, seldom: float) -> Watcher[FlowStatus]:
+    async def watch(self, flow: AsyncFlow, *, often: float, seldom: float) -> Watcher[FlowStatus]:
         """Watch a flow. The first poll reads its current state; later changes are noticed.
 
         Raises:
             TransportError: The reader could not start; other errors are possible.
         """
-        return await self._join(self._flows, Watcher(flow, often, seldom))
+        return await self._add(self._flows, Watcher(flow, often, seldom))
 
-    async def subscribe_job(self, job_id: str, *, seldom: float) -> Watcher[str]:
-        """Watch a job: the value of its state, or ``absent``. Raises the errors of ``subscribe``."""
-        return await self._join(self._jobs, Watcher(JobSubject(job_id), seldom, seldom))
+    async def watch_job(self, job_id: str, *, seldom: float) -> Watcher[str]:
+        """Watch a job: the value of its state, or ``absent``. Raises the errors of ``watch``."""
+        return await self._add(self._jobs, Watcher(JobSubject(job_id), seldom, seldom))
 
-    async def subscribe_queue(self, *, seldom: float) -> Watcher[QueueState]:
-        """Watch the queue: every second if there is activity. Raises the errors of ``subscribe``."""
-        return await self._join(self._whole, Watcher(JobSubject(), min(OFTEN_SECONDS, seldom), seldom))
+    async def watch_queue(self, *, seldom: float) -> Watcher[QueueState]:
+        """Watch the queue: every second if there is activity. Raises the errors of ``watch``."""
+        return await self._add(self._whole, Watcher(JobSubject(), min(OFTEN_SECONDS, seldom), seldom))
 
-    async def _join(self, poller: Poller[T], subscription: Watcher[T]) -> Watcher[T]:
+    async def _add(self, poller: Poller[T], watcher: Watcher[T]) -> Watcher[T]:
         if self._reading is None:
             self._reading = start(self._run())
-        poller.add(subscription)
+        poller.add(watcher)
         try:
             await asyncio.shield(self._started)
         except BaseException:
-            poller.remove(subscription)
+            poller.remove(watcher)
             raise
-        return subscription
+        return watcher
 
-    def unsubscribe(self, subscription: Watcher[Any]) -> None:
-        """End a subscription."""
+    def unwatch(self, watcher: Watcher[Any]) -> None:
+        """Stop watching. Not awaitable: a triggerer at shutdown cancels its triggers in any order."""
         for poller in self._pollers:
-            poller.remove(subscription)
+            poller.remove(watcher)
 
     async def _flow_statuses(self, flows: list[AsyncFlow]) -> Sequence[FlowStatus | None]:
         return await self._producer.statuses(flows)
@@ -167,12 +167,12 @@ class QueueEvents:
         self._whole.be_active()
         if event.is_gap:
             for poller in self._pollers:
-                poller.all()
+                poller.poll_all()
         elif event.kind in _ENDS:
             self._flows.be_active()
-            self._jobs.name(event.job_id)
+            self._jobs.poll_first(event.job_id)
         elif event.kind.startswith(_FLOW_EVENTS):
-            self._flows.name(event.flow_id)
+            self._flows.poll_first(event.flow_id)
 
     def _fail(self, exc: Exception) -> None:
         if not self._started.done():
@@ -191,7 +191,7 @@ def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 
-NAMED_AT_ONCE: Final = 100
+FIRST_AT_ONCE: Final = 100
 OTHERS_AT_ONCE: Final = 50  # an end is delayed by this batch at most: some 10 ms
 REMIND_SECONDS: Final = 1.0
 
@@ -233,7 +233,7 @@ class Watcher(Generic[T]):
 
         Raises:
             FlowNotFound: The flow is no longer on the server.
-            TransportError: Polling has ended, also with other errors: subscribe again.
+            TransportError: Polling has ended, also with other errors: watch again.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -261,7 +261,7 @@ class Watcher(Generic[T]):
 
 
 class Poller(Generic[T]):
-    """The subscriptions of one kind in one queue, and which of them are due for a poll.
+    """The watchers of one kind in one queue, and which of them are due for a poll.
 
     Args:
         read: Reads the status of each subject, in order; None for a flow that no longer exists.
@@ -270,7 +270,7 @@ class Poller(Generic[T]):
     def __init__(self, read: Callable[[list[Any]], Awaitable[Sequence[T | None]]]) -> None:
         self._read = read
         self._of_subject: dict[str, set[Watcher[T]]] = defaultdict(set)
-        self._named: dict[Watcher[T], None] = {}
+        self._first: dict[Watcher[T], None] = {}
         self._others: dict[Watcher[T], None] = {}
         self._due = asyncio.Event()
         self._active_at = 0.0
@@ -285,42 +285,42 @@ class Poller(Generic[T]):
         """The ids of the watched subjects."""
         return self._of_subject.keys()
 
-    def add(self, subscription: Watcher[T]) -> None:
+    def add(self, watcher: Watcher[T]) -> None:
         """Start to watch; a first poll is due at once."""
-        self._of_subject[subscription.subject.id].add(subscription)
-        self._others[subscription] = None
+        self._of_subject[watcher.subject.id].add(watcher)
+        self._others[watcher] = None
         self._due.set()
 
-    def remove(self, subscription: Watcher[T]) -> None:
-        """Stop watching. Not awaitable: a triggerer at shutdown cancels its triggers in any order."""
-        found = self._of_subject.get(subscription.subject.id)
-        if found is None or subscription not in found:
+    def remove(self, watcher: Watcher[T]) -> None:
+        """Stop watching."""
+        found = self._of_subject.get(watcher.subject.id)
+        if found is None or watcher not in found:
             return
-        found.discard(subscription)
+        found.discard(watcher)
         if not found:
-            del self._of_subject[subscription.subject.id]
-        self._named.pop(subscription, None)
-        self._others.pop(subscription, None)
+            del self._of_subject[watcher.subject.id]
+        self._first.pop(watcher, None)
+        self._others.pop(watcher, None)
 
-    def name(self, subject_id: str) -> None:
+    def poll_first(self, subject_id: str) -> None:
         """Poll this subject, named by an event, before all others."""
-        for subscription in self._of_subject.get(subject_id, ()):
-            self._others.pop(subscription, None)
-            self._named[subscription] = None
+        for watcher in self._of_subject.get(subject_id, ()):
+            self._others.pop(watcher, None)
+            self._first[watcher] = None
             self._due.set()
 
     def be_active(self) -> None:
         """Note that jobs of the queue have ended."""
         self._active_at = asyncio.get_running_loop().time()
 
-    def all(self) -> None:
+    def poll_all(self) -> None:
         """Poll all subjects: anything may have happened."""
-        self._ask(self._each())
+        self._mark_due(self._each())
 
     def fail(self, error: Exception) -> None:
         """Make all watchers raise this error."""
-        for subscription in self._each():
-            subscription.fail(error)
+        for watcher in self._each():
+            watcher.fail(error)
 
     def stop(self) -> None:
         """End ``run`` soon."""
@@ -337,8 +337,8 @@ class Poller(Generic[T]):
                 self._remind(loop.time())
             if part := self._next():
                 found = await self._read([one.subject for one in part])
-                for subscription, status in zip(part, found, strict=True):
-                    subscription.show(status, loop.time())
+                for watcher, status in zip(part, found, strict=True):
+                    watcher.show(status, loop.time())
                 continue
             self._due.clear()
             with suppress(TimeoutError):
@@ -346,24 +346,24 @@ class Poller(Generic[T]):
                     await self._due.wait()
 
     def _each(self) -> list[Watcher[T]]:
-        return [one for subscriptions in self._of_subject.values() for one in subscriptions]
+        return [one for watchers in self._of_subject.values() for one in watchers]
 
     def _remind(self, now: float) -> None:
         """Mark subjects as due whose last poll is too long ago."""
-        self._ask(
+        self._mark_due(
             one
             for one in self._each()
             if now - one.polled_at >= (one.often if self._active_at > one.polled_at else one.seldom)
         )
 
-    def _ask(self, subscriptions: Iterable[Watcher[T]]) -> None:
-        for one in subscriptions:
-            if one not in self._named:
+    def _mark_due(self, watchers: Iterable[Watcher[T]]) -> None:
+        for one in watchers:
+            if one not in self._first:
                 self._others[one] = None
                 self._due.set()
 
     def _next(self) -> list[Watcher[T]]:
-        lane, most = (self._named, NAMED_AT_ONCE) if self._named else (self._others, OTHERS_AT_ONCE)
+        lane, most = (self._first, FIRST_AT_ONCE) if self._first else (self._others, OTHERS_AT_ONCE)
         part = list(islice(lane, most))
         for one in part:
             del lane[one]
