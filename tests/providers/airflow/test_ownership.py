@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import redis
 from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowTimeout
-from airflow_provider_glidemq.node_reports import Waiting
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow_provider_glidemq.operators.waiting_in_worker import WaitingInWorker
 from airflow_provider_glidemq.task_attempt import TaskKey
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferred
@@ -104,7 +104,7 @@ class TestAVanishedTask:
         def die(*_: Any) -> Any:
             raise KilledError
 
-        monkeypatch.setattr(Waiting, "briefly" if deferrable else "until_end", die)
+        monkeypatch.setattr(WaitingInWorker, "briefly" if deferrable else "until_end", die)
         with pytest.raises(KilledError):
             blocking(load("wait"), deferrable=deferrable).execute(context())
         later(151, 290)

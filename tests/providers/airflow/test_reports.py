@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import redis
 from airflow_provider_glidemq.exceptions import GlideMQFlowTimeout
-from airflow_provider_glidemq.node_reports import Waiting
 from airflow_provider_glidemq.operators.glidemq import (
     GlideMQFlowOperator,
     GlideMQOperator,
     GlideMQSparkOperator,
     flow_id_for,
 )
+from airflow_provider_glidemq.operators.waiting_in_worker import WaitingInWorker
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowTaskTimeout, TaskDeferred, mask_secret
 
@@ -223,12 +223,12 @@ def test_a_time_out_is_the_same_whether_deferred_or_not(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def until_end(_: Waiting, flow: Flow) -> None:
+    def until_end(_: WaitingInWorker, flow: Flow) -> None:
         while not flow.nodes()[0].attempts or not flow.logs({"a": 0})["a"].lines:
             time.sleep(0.01)
         raise AirflowTaskTimeout("Timeout, PID: 1")
 
-    monkeypatch.setattr(Waiting, "until_end", until_end)
+    monkeypatch.setattr(WaitingInWorker, "until_end", until_end)
     recording_callbacks.events.clear()
     made = GlideMQFlowOperator(
         task_id="t",

@@ -23,8 +23,9 @@ from airflow_provider_glidemq.exceptions import (
     airflow_errors,
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
-from airflow_provider_glidemq.node_reports import NodeReports, Waiting, holds_masked, in_block
+from airflow_provider_glidemq.node_reports import NodeReports, holds_masked, in_block
 from airflow_provider_glidemq.operators.lineage import LineageTask
+from airflow_provider_glidemq.operators.waiting_in_worker import WaitingInWorker
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import check_parameters, default_deferrable, in_seconds
 from airflow_provider_glidemq.task_attempt import KILLED, AirflowAttempt, TaskKey, begun_by, runs_before
@@ -298,11 +299,11 @@ class FlowTask(LineageTask):
         if self._is_first and not self._has_notified:
             self._has_notified = True
             self._notify("submitted", context, status)
-        waiting = self._here(context)
+        waiting = self._waiting_here(context)
         if not status.state.is_terminal:
             try:
-                in_slot = None if self.deferrable else waiting.until_end(flow)
-                status = in_slot or waiting.briefly(flow, status, self.defer_after)
+                in_worker = None if self.deferrable else waiting.until_end(flow)
+                status = in_worker or waiting.briefly(flow, status, self.defer_after)
             except AirflowTaskTimeout:
                 waiting.show(flow, is_last=True)
                 self._time_out(context, flow.id)
@@ -312,11 +313,11 @@ class FlowTask(LineageTask):
         waiting.show(flow, is_last=True)
         return self._finish(context, flow, status)
 
-    def _here(self, context: Context) -> Waiting:
+    def _waiting_here(self, context: Context) -> WaitingInWorker:
         is_ours = self._is_first or self._is_masked  # otherwise the trigger has shown them
         reports = NodeReports(self.show_logs) if is_ours and (self.show_logs or self.shows_progress) else None
         on_progress = partial(self._notify, "progress", context)
-        return Waiting(self.log, self.logging_interval, reports, on_progress=on_progress)
+        return WaitingInWorker(self.log, self.logging_interval, reports, on_progress=on_progress)
 
     def _notify(
         self, kind: CallbackKind, context: Context, status: FlowStatus, failed: Sequence[str] = ()
