@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from airflow_provider_glidemq.callbacks import CallbackKind, call_callbacks, event_of
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
-    RESTART_ADVICE,
     GlideMQException,
     GlideMQFlowCancelled,
     GlideMQFlowFailed,
@@ -23,12 +22,15 @@ from airflow_provider_glidemq.exceptions import (
     airflow_errors,
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
+from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.node_reports import NodeReports, holds_masked, in_block
-from airflow_provider_glidemq.operators.lineage import LineageTask
+from airflow_provider_glidemq.operators.begun import log_begun
+from airflow_provider_glidemq.operators.lineage import ReportsLineage
 from airflow_provider_glidemq.operators.waiting_in_worker import WaitingInWorker
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import check_parameters, default_deferrable, in_seconds
-from airflow_provider_glidemq.task_attempt import KILLED, AirflowAttempt, TaskKey, begun_by, runs_before
+from airflow_provider_glidemq.task_attempt import KILLED, AirflowAttempt, TaskKey, runs_before
+from airflow_provider_glidemq.templates import TemplatedOperator
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import BACKSTOP, SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -45,12 +47,12 @@ if TYPE_CHECKING:
 
     from glidemq_orchestrate import Flow, FlowProducer
     from glidemq_orchestrate.flows import FlowStatus
-    from glidemq_orchestrate.runs import Beginning, Duration, OnExisting, OrchestratedRun, Patience
+    from glidemq_orchestrate.runs import Duration, OnExisting, OrchestratedRun, Patience
 
 XCOM_FLOW_ID: Final = "glidemq_flow_id"
 
 
-class FlowTask(LineageTask):
+class FlowTask(ReportsLineage, Linked, TemplatedOperator):
     """A task that runs one flow: submits or continues it, waits for its end, and ends as the flow does.
 
     Subclasses define the flow and the return value of the task. See ``GlideMQFlowOperator`` for the rest.
@@ -80,17 +82,16 @@ class FlowTask(LineageTask):
         self.flow_id = flow_id
         self.glidemq_conn_id = glidemq_conn_id
         self.deferrable = deferrable
-        with self._located_errors():
-            self.defer_after = in_seconds("defer_after", defer_after, 0)
-            self.poll_interval = in_seconds("poll_interval", poll_interval)
-            self.logging_interval = in_seconds("logging_interval", logging_interval)
-            self.lease = lease_in_seconds("lease", lease)
         self.require_workers = require_workers
         self.cancel_on_kill = cancel_on_kill
         self.on_existing = on_existing
         self.show_logs = show_logs
         self.callbacks = callbacks
         with self._located_errors():
+            self.defer_after = in_seconds("defer_after", defer_after, 0)
+            self.poll_interval = in_seconds("poll_interval", poll_interval)
+            self.logging_interval = in_seconds("logging_interval", logging_interval)
+            self.lease = lease_in_seconds("lease", lease)
             check_parameters(vars(self))
         self._run: OrchestratedRun | None = None
         self._is_killed = False
@@ -99,12 +100,25 @@ class FlowTask(LineageTask):
         self._has_notified = False  # the callbacks for the submission were called
         self._is_masked = False  # see ``node_reports``
 
+    # -- defined by subclasses -------------------------------------------------------------------------------
+
+    def _described(self, context: Context) -> FlowSpec:
+        """The flow, from rendered fields."""
+        raise NotImplementedError
+
+    def _declared(self) -> FlowSpec | None:
+        """The flow, if it is known before the task runs."""
+        return self._described({})
+
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         """The return value of the task for a flow that has completed."""
         raise NotImplementedError
 
-    _group: str | None = None  # the task group whose flow it is
+    def _linked(self, flow: Flow) -> Mapping[str, str]:
+        """The values for a link: the ids of the flow, its queue, its job."""
+        return {"flow_id": flow.id, "queue": flow.home}
 
+    _group: str | None = None  # the task group whose flow it is
     shows_progress: ClassVar[bool] = False
     """Whether the log shows the progress of nodes even without ``show_logs``."""
     shows_end: ClassVar[bool] = True
@@ -123,7 +137,7 @@ class FlowTask(LineageTask):
 
         def begin(producer: FlowProducer) -> Flow:
             flow = run.begin(producer, spec)
-            self._log_begun(flow, spec)
+            log_begun(self.log, run.begun, flow, len(spec.nodes))
             self._submitted, self._is_masked = spec, holds_masked(spec)
             if self._is_killed:  # while it was being submitted
                 self.on_kill()
@@ -174,6 +188,7 @@ class FlowTask(LineageTask):
     # -- how the flow is found and described -----------------------------------------------------------------
 
     def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
+        """The id of the flow."""
         given: Any = self.flow_id
         if isinstance(given, int) and not isinstance(given, bool):  # rendered natively
             return str(given)
@@ -215,26 +230,6 @@ class FlowTask(LineageTask):
         ours = {"orchestrator": "airflow", **key, "try": str(ti.try_number), **known}
         return replace(spec, labels={**spec.labels, **ours})
 
-    def _log_begun(self, flow: Flow, spec: FlowSpec) -> None:
-        begun: Beginning | None = None if self._run is None else self._run.begun
-        if begun is None:
-            return
-        how, state = begun.on_existing, begun.former
-        is_attached = begun.decision is runs.Decision.JOIN and how == "attach" and not begun.repairs
-        if is_attached and begun.last is not None and begun.last.state.is_terminal:
-            self.log.warning(
-                "Flow %s had ended before (%s), and was begun by %s: nothing runs. If each DAG run is to "
-                "run it, put {{ run_id }} into flow_id. on_existing='restart' runs it again",
-                flow.id, begun.last.state.value, begun_by(begun.last),
-            )  # fmt: skip
-        self.log.info(
-            "Flow %s: %d nodes, home queue %s, %s%s. Watch it with: glidemq flow watch %s",
-            flow.id, len(spec.nodes), flow.home, "new" if state is None else f"was {state.value}",
-            ", restarted" if how == "restart" and state else "", flow.id,
-        )  # fmt: skip
-        if how == "retry_failed" and state in (FlowState.FAILED, FlowState.CANCELLED):
-            self.log.info("Only nodes that did not complete run again. %s", RESTART_ADVICE.format(flow.id))
-
     def _keep_while_deferred(self, producer: FlowProducer, flow: Flow) -> None:
         """Renew the lease for its full length: it may take that long until a triggerer renews it."""
         owner = self._owner_name
@@ -265,7 +260,7 @@ class FlowTask(LineageTask):
                     with self._producer() as producer:
                         flow = begin(producer) if begin else run.current(producer)
                         begin = None
-                        return self._settle(context, producer, flow)
+                        return self._wait_and_end(context, producer, flow)
                 except GlideMQError as exc:
                     if begin is not None:
                         raise
@@ -281,18 +276,18 @@ class FlowTask(LineageTask):
                 raise
             raise GlideMQException(f"{type(exc).__name__}: {exc}") from exc
 
-    def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
+    def _wait_and_end(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
         """Finish if the flow has ended. Otherwise wait, also for a flow that others retry or restart."""
         while True:
             self.link_places = self._linked(flow)
             try:
-                return self._settle_generation(context, producer, flow)
+                return self._wait_for_generation(context, producer, flow)
             except Superseded as exc:
                 self._submitted = None
                 flow = self._run_of(context).current(producer)
                 self.log.info("%s, which this task waits for now", exc)
 
-    def _settle_generation(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
+    def _wait_for_generation(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
         status = flow.status()
         if status.superseded_by is not None:
             raise Superseded(f"flow {flow.id} was restarted: generation {status.superseded_by}")
@@ -302,8 +297,10 @@ class FlowTask(LineageTask):
         waiting = self._waiting_here(context)
         if not status.state.is_terminal:
             try:
-                in_worker = None if self.deferrable else waiting.until_end(flow)
-                status = in_worker or waiting.briefly(flow, status, self.defer_after)
+                if self.deferrable:
+                    status = waiting.briefly(flow, status, self.defer_after)
+                else:
+                    status = waiting.until_end(flow)
             except AirflowTaskTimeout:
                 waiting.show(flow, is_last=True)
                 self._time_out(context, flow.id)

@@ -5,28 +5,37 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from airflow_provider_glidemq.links.glidemq import Linked
-from airflow_provider_glidemq.templates import TemplatedOperator
 from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.runs import Json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from glidemq_orchestrate import Flow, FlowSpec, Queue
+    from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, Queue
     from glidemq_orchestrate.spark.lineage import Lineage
 
 SPARK: Final = "spark."
 MAX_STEPS: Final = 1_000
 
 
-class LineageTask(Linked, TemplatedOperator):
+class LineageSource(Protocol):
+    """What ``ReportsLineage`` needs of the task that it is a part of."""
+
+    def _id(self, ti: RuntimeTaskInstanceProtocol) -> str: ...
+    def _declared(self) -> FlowSpec | None: ...
+    def _producer(self) -> FlowProducer: ...
+    def _queue(self, name: str) -> Queue: ...
+    def get_openlineage_facets_on_complete(
+        self, task_instance: RuntimeTaskInstanceProtocol
+    ) -> OperatorLineage[Any, Any] | None: ...
+
+
+class ReportsLineage:
     """A task whose flow may have Spark steps that report their inputs and outputs.
 
     They report it in their data or in their result, ``{"lineage": {"inputs": [...], "outputs": [...]}}``, and
@@ -34,37 +43,21 @@ class LineageTask(Linked, TemplatedOperator):
     dataset that one step writes and another reads is an output.
     """
 
-    def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
-        """The id of the flow."""
-        raise NotImplementedError
-
-    def _described(self, context: Context) -> FlowSpec:
-        """The flow, from rendered fields."""
-        raise NotImplementedError
-
-    def _declared(self) -> FlowSpec | None:
-        """The flow, if it is known before the task runs."""
-        return self._described({})
-
-    def _linked(self, flow: Flow) -> Mapping[str, str]:
-        """The values for a link: the ids of the flow, its queue, its job."""
-        return {"flow_id": flow.id, "queue": flow.home}
-
-    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
+    def get_openlineage_facets_on_start(self: LineageSource) -> OperatorLineage[Any, Any] | None:
         """The inputs and outputs that the steps declare in their data."""
         if (spec := self._declared()) is None:
             return None
         return _as_openlineage(node.data for node in spec.nodes if node.job.startswith(SPARK))
 
     def get_openlineage_facets_on_complete(
-        self, task_instance: RuntimeTaskInstanceProtocol
+        self: LineageSource, task_instance: RuntimeTaskInstanceProtocol
     ) -> OperatorLineage[Any, Any] | None:
         """The inputs and outputs of the first 1,000 completed steps, read from the server."""
         with self._producer() as producer:
             return _as_openlineage(list(_reports(producer.get(self._id(task_instance)), self._queue)))
 
     def get_openlineage_facets_on_failure(
-        self, task_instance: RuntimeTaskInstanceProtocol
+        self: LineageSource, task_instance: RuntimeTaskInstanceProtocol
     ) -> OperatorLineage[Any, Any] | None:
         """The same, for the steps that completed before the flow failed."""
         return self.get_openlineage_facets_on_complete(task_instance)

@@ -74,7 +74,7 @@ class GlideMQLaunchOperator(FlowTask):
         self._skipped = made.skipped
         return made.spec
 
-    def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> None:
+    def _wait_and_end(self, context: Context, producer: FlowProducer, flow: Flow) -> None:
         """Store which generation the tasks of the group watch, and end."""
         self._keep_while_deferred(producer, flow)
         context["ti"].xcom_push(
