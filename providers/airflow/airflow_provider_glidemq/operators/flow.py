@@ -67,7 +67,8 @@ class GlideMQFlowOperator(FlowTask):
             default is ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` if set, else True.
         defer_after: How long to wait in the worker before deferring: a short flow ends sooner than a deferred
             task resumes.
-        poll_interval: How often the state is read if no event arrives.
+        poll_interval: How often the triggerer reads the state if no event arrives; without effect while the
+            task waits in the worker.
         logging_interval: Time between log lines about progress.
         show_logs: Also show, at this interval, the log lines (``ctx.log``) and the progress of nodes.
         callbacks: Subclasses of ``GlideMQFlowCallback``, named as ``package.module:Class``, which are called
