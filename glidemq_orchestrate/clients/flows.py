@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate.clients.operations.changing import FlowOperations
-from glidemq_orchestrate.clients.operations.submitting import ProducerOperations
+from glidemq_orchestrate.clients.operations.flow import FlowOperations
+from glidemq_orchestrate.clients.operations.producer import ProducerOperations
 from glidemq_orchestrate.clients.twins import (
     awaited,
     awaited_into,

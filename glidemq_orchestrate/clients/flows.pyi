@@ -4,9 +4,9 @@ from datetime import datetime
 from typing import Any
 
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate.clients.operations.changing import FlowOperations
-from glidemq_orchestrate.clients.operations.reading import Change
-from glidemq_orchestrate.clients.operations.submitting import FlowHandle, ProducerOperations
+from glidemq_orchestrate.clients.operations.flow import FlowOperations
+from glidemq_orchestrate.clients.operations.flow_reading import Change
+from glidemq_orchestrate.clients.operations.producer import FlowHandle, ProducerOperations
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
 from glidemq_orchestrate.flows.index import Label
 from glidemq_orchestrate.flows.owner import Owner

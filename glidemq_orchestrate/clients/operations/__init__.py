@@ -1,1 +1,1 @@
-"""The operations of the clients: single jobs, whole queues, and submitting, reading and changing flows."""
+"""The operations of the clients: producers, flows, whole queues, single jobs."""

@@ -22,7 +22,7 @@ from glidemq_orchestrate import (
     Schedule,
     Worker,
 )
-from glidemq_orchestrate.clients.operations.changing import FlowOperations
+from glidemq_orchestrate.clients.operations.flow import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef

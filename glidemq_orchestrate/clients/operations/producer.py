@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.attempts import client_supervision, workers
-from glidemq_orchestrate.clients.operations.changing import FlowOperations
+from glidemq_orchestrate.clients.operations.flow import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
-from glidemq_orchestrate.clients.operations.reading import ReadingOperations
+from glidemq_orchestrate.clients.operations.flow_reading import ReadingOperations
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.generation import note_flow
 from glidemq_orchestrate.flows.node_table import RequestedChange
