@@ -15,8 +15,9 @@ from glidemq_orchestrate.cli.flow.changing import (
 )
 from glidemq_orchestrate.cli.flow.files import graph, plan, schema, submit
 from glidemq_orchestrate.cli.flow.follow import watch
+from glidemq_orchestrate.cli.flow.listing import list_
 from glidemq_orchestrate.cli.flow.options import EXIT_CODES
-from glidemq_orchestrate.cli.flow.showing import history, list_, node, show
+from glidemq_orchestrate.cli.flow.showing import history, node, show
 
 flow_app = typer.Typer(
     name="flow",
