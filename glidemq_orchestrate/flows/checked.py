@@ -100,7 +100,7 @@ class CheckedFlow:
         request: The idempotency key of this run; not part of the fingerprint.
         owner: The owner that keeps it running; not part of the fingerprint.
         carried: The job ids of the nodes that are carried over from the previous generation.
-        settled: Those whose dependents are unchanged and carried over too.
+        edges_kept: Those whose dependents are unchanged and carried over too.
     """
 
     name: str
@@ -116,7 +116,7 @@ class CheckedFlow:
     request: str = ""
     owner: Owner | None = None
     carried: Mapping[str, str] = field(default_factory=dict)
-    settled: frozenset[str] = frozenset()
+    edges_kept: frozenset[str] = frozenset()
 
     @property
     def queues(self) -> tuple[str, ...]:

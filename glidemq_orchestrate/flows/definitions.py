@@ -59,12 +59,12 @@ def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call
         if data is None or options is None or lost:
             return None
         present = {name: text for name, text in zip(fields, policies, strict=True) if text}
-        return Definition(canonical(data), settled_options(options), present)
+        return Definition(canonical(data), own_options(options), present)
 
     return command("HMGET", queue.job(job_id), "data", "opts", "gmo:gone", *fields, decode=decode)
 
 
-def settled_options(options: str) -> dict[str, Any]:
+def own_options(options: str) -> dict[str, Any]:
     """The options of a node without those that its flow sets, such as the trace context."""
     if options == "{}":
         return {}
@@ -131,7 +131,7 @@ def _read_settings(  # noqa: PLR0913, PLR0917  a field each
     timeout: str | None,
     edge: str | None,
 ) -> NodeSettings:
-    present = settled_options(options)
+    present = own_options(options)
     return NodeSettings(
         "{}" if not present else json.dumps(present, separators=(",", ":"), ensure_ascii=False),
         max(number(attempts), 1),

@@ -82,7 +82,7 @@ def reasons(
     return found
 
 
-def settled_nodes(
+def with_kept_edges(
     nodes: Sequence[CheckedNode], kept: Collection[str], before: Mapping[str, Iterable[str]]
 ) -> frozenset[str]:
     """The kept nodes whose dependents are the same as before and are all kept too.
@@ -107,7 +107,7 @@ class Compared(NamedTuple):
     rows: Mapping[str, Row]
     runs: Mapping[str, str]
     carried: Mapping[str, str]
-    settled: frozenset[str]
+    edges_kept: frozenset[str]
 
 
 def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[Compared]:
@@ -128,7 +128,7 @@ def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op
     runs = reasons(flow.nodes, done, changed)
     kept = {node.name: rows[node.name][2] for node in flow.nodes if node.name not in runs}
     return Compared(
-        rows, runs, kept, settled_nodes(flow.nodes, kept, {name: row[4:] for name, row in rows.items()})
+        rows, runs, kept, with_kept_edges(flow.nodes, kept, {name: row[4:] for name, row in rows.items()})
     )
 
 

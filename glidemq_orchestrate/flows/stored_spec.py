@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.definitions import (
     NodeSettings,
     Policies,
     definition,
-    settled_options,
+    own_options,
     work_of,
 )
 from glidemq_orchestrate.flows.dependencies import OnFailure, Rule
@@ -241,7 +241,7 @@ def _of_job(
     node: CheckedNode, has: Definition, policies: Policies, expected: Policies, *, shaping: bool
 ) -> Iterator[str]:
     """The differences in a job and its policies: ``data``, ``options``, ``policies``."""
-    options = settled_options(node.options)
+    options = own_options(node.options)
     if has.data != canonical(node.data):
         yield "data"
     compared = SHAPING if shaping else {*has.options, *options}

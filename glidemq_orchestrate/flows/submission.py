@@ -175,7 +175,7 @@ def begin_next(
             next_one = flow
             if not is_restart:
                 kept = yield from compared(ref, flow)
-                next_one = replace(flow, carried=kept.carried, settled=kept.settled)
+                next_one = replace(flow, carried=kept.carried, edges_kept=kept.edges_kept)
             new = yield from _begin_after(ref, next_one, Before(ref.flow_id, on_existing), clock)
             if new is not None:
                 return new
@@ -224,7 +224,7 @@ def restart_flow(  # noqa: PLR0913  as the public method
         if again is not None:
             _check_names(ref, flow, again)
             kept = yield from compared(ref, flow, again)
-            flow = replace(flow, carried=kept.carried, settled=kept.settled)
+            flow = replace(flow, carried=kept.carried, edges_kept=kept.edges_kept)
         before = Before(ref.flow_id, "restart", stored.extensions)
         new = yield from _begin_after(ref, flow, before, clock)
         if new is not None:

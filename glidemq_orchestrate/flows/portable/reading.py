@@ -7,7 +7,7 @@ from typing import Any
 
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
-from glidemq_orchestrate.flows.definitions import Definition, Ran, StoredNodes, settled_options
+from glidemq_orchestrate.flows.definitions import Definition, Ran, StoredNodes, own_options
 from glidemq_orchestrate.flows.dependencies import UPSTREAM, Policy
 from glidemq_orchestrate.flows.generation import FlowRef, expired, no_flow, status_of_record
 from glidemq_orchestrate.flows.node_table import (
@@ -179,7 +179,7 @@ def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
             state = f"{REMOVED}{ended}"
         known = None
         if data is not None and options is not None:
-            known = Definition(canonical(data), settled_options(options), {})
+            known = Definition(canonical(data), own_options(options), {})
         return Ran(row, "skipped" if skipped else state or "", "", known)
 
     return command("HMGET", QueueKeys(prefix, row[1]).job(row[2]), *fields, decode=decode)

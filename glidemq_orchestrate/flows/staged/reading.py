@@ -23,7 +23,7 @@ from glidemq_orchestrate.flows.definitions import (
     Ran,
     StoredNodes,
     read_work,
-    settled_options,
+    own_options,
 )
 from glidemq_orchestrate.flows.dependencies import UPSTREAM, OnFailure
 from glidemq_orchestrate.flows.generation import FlowRef, flow_status
@@ -168,7 +168,7 @@ def _read_ran(name: str, text: str, fields: Sequence[str]) -> tuple[str, Ran | N
         return name, None
     own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
     is_known = options and not lost
-    known = Definition(canonical(data), settled_options(options), own) if is_known else None
+    known = Definition(canonical(data), own_options(options), own) if is_known else None
     return name, Ran(row, "skipped" if skipped else state, grown, known)
 
 

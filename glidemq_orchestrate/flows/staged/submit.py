@@ -35,7 +35,7 @@ CHUNK_BYTES: Final = 1_048_576
 # Nodes with more dependents list them in the set of parents only, not in the two human-readable fields.
 MAX_LISTED: Final = 1_000
 CARRIED: Final = "="
-SETTLED: Final = "=="
+EDGES_KEPT: Final = "=="
 SLICE: Final = 50
 MAX_SLICES: Final = 20
 
@@ -55,7 +55,7 @@ class JobNames:
 
     Attributes:
         carried: The job ids of nodes carried over from the previous generation.
-        settled: The names of those that also keep their edges.
+        edges_kept: The names of those that also keep their edges.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the names depend on each
@@ -65,9 +65,9 @@ class JobNames:
         queue_of: Mapping[str, str],
         trace: str = "",
         carried: Mapping[str, str] = MappingProxyType({}),
-        settled: frozenset[str] = frozenset(),
+        edges_kept: frozenset[str] = frozenset(),
     ) -> None:
-        self.queue_of, self.trace, self.carried, self.settled = queue_of, trace, carried, settled
+        self.queue_of, self.trace, self.carried, self.edges_kept = queue_of, trace, carried, edges_kept
         self._prefix, self._flow_id = prefix, flow_id
         self._bases: dict[str, str] = {}
         self._ids: dict[str, str] = dict(carried)
@@ -166,9 +166,9 @@ def _carried(piece: Piece, names: JobNames) -> Iterator[Word]:
     """The same for a carried-over node: only its dependents may be new."""
     node, job_id = piece.node, names.job_id(piece.node.name)
     row = _row(node, job_id) if piece.is_last else ""
-    is_settled = node.name in names.settled
-    kept = SETTLED if is_settled else CARRIED
-    dependents = () if is_settled else piece.dependents
+    keeps_edges = node.name in names.edges_kept
+    kept = EDGES_KEPT if keeps_edges else CARRIED
+    dependents = () if keeps_edges else piece.dependents
     yield from (names.own_id(node.name), node.name, "", job_id, "", "", "", row, "", "", kept, 0)
     yield len(dependents)
     yield from map(names.ref, dependents)
@@ -205,7 +205,7 @@ def stage_flow(
         header["completed"] = len(flow.carried)
     head, names = (
         json.dumps(header),
-        JobNames(home.prefix, flow_id, flow.queue_of, flow.trace, flow.carried, flow.settled),
+        JobNames(home.prefix, flow_id, flow.queue_of, flow.trace, flow.carried, flow.edges_kept),
     )
     places = [QueueKeys(home.prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}

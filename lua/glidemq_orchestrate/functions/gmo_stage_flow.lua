@@ -39,7 +39,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
   for _, node in ipairs(nodes) do
     if L.stage.is_carried(node) then
       L.stage.write_edges(node)
-      local staged_id = L.stage.is_settled(node) and '' or node.id
+      local staged_id = L.stage.keeps_edges(node) and '' or node.id
       carried[#carried + 1] = node.row ~= '' and node.ref .. '\n' .. staged_id or nil
     elseif node.row == '' then
       L.stage.write_edges(node)

@@ -43,7 +43,7 @@ function L.stage.is_carried(node)
 end
 
 -- Whether it keeps its edges too: all its dependents are unchanged and completed.
-function L.stage.is_settled(node)
+function L.stage.keeps_edges(node)
   return node.more == '=='
 end
 

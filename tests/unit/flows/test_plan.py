@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.plan import Done, reasons, settled_nodes
+from glidemq_orchestrate.flows.plan import Done, reasons, with_kept_edges
 
 NODES = check_flow(
     FlowSpec(
@@ -35,7 +35,7 @@ def test_reasons(subtests: pytest.Subtests) -> None:
 
 SAME = {node.name: node.after for node in NODES}
 
-SETTLED: list[tuple[str, dict[str, tuple[str, ...]], str]] = [
+KEEPING_EDGES: list[tuple[str, dict[str, tuple[str, ...]], str]] = [
     ("abcd", SAME, "abcd"),
     ("abd", SAME, "ad"),  # c runs again, so b has to tell it
     ("ad", SAME, "d"),
@@ -46,7 +46,7 @@ SETTLED: list[tuple[str, dict[str, tuple[str, ...]], str]] = [
 ]
 
 
-def test_settled(subtests: pytest.Subtests) -> None:
-    for kept, before, expected in SETTLED:
+def test_which_nodes_keep_their_edges(subtests: pytest.Subtests) -> None:
+    for kept, before, expected in KEEPING_EDGES:
         with subtests.test(kept=kept):
-            assert settled_nodes(NODES, kept, before) == set(expected)
+            assert with_kept_edges(NODES, kept, before) == set(expected)
