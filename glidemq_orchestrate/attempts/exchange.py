@@ -288,7 +288,7 @@ def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: He
     return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in events], ready)))
 
 
-def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
+def let_events_gather(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
     """Let events accumulate while other workers are busy. Returns True as soon as the stream has a job."""
     found = yield from ask(wake(queue, position, "", block_ms))
     return bool(found)

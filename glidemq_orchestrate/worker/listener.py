@@ -14,7 +14,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 # If a producer writes no events, the worker notices its jobs in a list or with a delay this much later.
 BLOCK_MS: Final = 1_000
-SETTLE_MS: Final = 5
+GATHER_MS: Final = 5
 MAX_SECONDS: Final = 60.0
 
 
@@ -85,11 +85,11 @@ class Listener:
             return True
         # While workers are busy or jobs are requested, events are read in bulk. An idle worker never waits.
         try:
-            async with asyncio.timeout(SETTLE_MS / 1000):
+            async with asyncio.timeout(GATHER_MS / 1000):
                 await self.at_rest.wait()
         except TimeoutError:
             return False
-        return await self._run(exchange.settle(self._keys, self._positions[0], SETTLE_MS))
+        return await self._run(exchange.let_events_gather(self._keys, self._positions[0], GATHER_MS))
 
     def _fetch_again(self) -> None:
         self.is_dry.clear()

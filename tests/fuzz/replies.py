@@ -102,7 +102,7 @@ OPS: Final[dict[str, Callable[[], Op[Any]]]] = {
     "attempt.announce": lambda: workers.announce([ETL], "w", {"a": 1}, 1_000, CLOCK.now_ms()),
     "attempt.withdraw": lambda: workers.withdraw([ETL], "w"),
     "attempt.listen": lambda: exchange.listen(ETL, ("0-0", "0-0"), 1, Held.NOTHING),
-    "attempt.settle": lambda: exchange.settle(ETL, "0-0", 1),
+    "attempt.let_events_gather": lambda: exchange.let_events_gather(ETL, "0-0", 1),
     "attempt.advance": lambda: backend.advance(ETL, "f2", CLOCK),
     "attempt.exchange": lambda: exchange.exchange(ETL, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.exchange nodes": lambda: exchange.exchange(IDLE, "w", exchange.Request([], 5, "token"), CLOCK),

@@ -22,8 +22,8 @@ from glidemq_orchestrate.flows.definitions import (
     PolicyForm,
     Ran,
     StoredNodes,
-    read_work,
     own_options,
+    read_work,
 )
 from glidemq_orchestrate.flows.dependencies import UPSTREAM, OnFailure
 from glidemq_orchestrate.flows.generation import FlowRef, flow_status

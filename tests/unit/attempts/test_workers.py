@@ -11,7 +11,7 @@ import pytest
 from glidemq_orchestrate import JobOptions, NewJob
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate.attempts import upkeep, workers
-from glidemq_orchestrate.attempts.exchange import Held, News, Request, exchange, listen, settle
+from glidemq_orchestrate.attempts.exchange import Held, News, Request, exchange, let_events_gather, listen
 from glidemq_orchestrate.errors import (
     FlowNotFound,
     HandlerNotFound,
@@ -179,9 +179,9 @@ class TestTheWorkersCalls:
 
     def test_a_job_ends_the_time_in_which_events_of_others_gather(self, scripted: Scripted) -> None:
         job = [["glide:{etl}:stream", [["2-1", ["jobId", "7"]]]]]
-        assert scripted(settle(HOME, "1-1", 5), [job]).value is True
-        assert scripted(settle(HOME, "1-1", 5), [None]).value is False
-        (words,) = [asked.words for asked in settle(HOME, "1-1", 5) if isinstance(asked, Call)]
+        assert scripted(let_events_gather(HOME, "1-1", 5), [job]).value is True
+        assert scripted(let_events_gather(HOME, "1-1", 5), [None]).value is False
+        (words,) = [asked.words for asked in let_events_gather(HOME, "1-1", 5) if isinstance(asked, Call)]
         assert words[-3:] == ("STREAMS", "glide:{etl}:stream", "1-1"), "the events are left alone"
 
     def test_upkeep_goes_on_where_a_flow_is_missing(self, scripted: Scripted, clock: ManualClock) -> None:
