@@ -29,7 +29,21 @@ UNBEGUN: Final = 1
 
 
 class Kind(StrEnum):
-    """The kind of an outcome."""
+    """The kind of an outcome, which decides what its text and its two numbers mean.
+
+    ========  =======================  ======================  =============================================
+    kind      text                     first                   second
+    ========  =======================  ======================  =============================================
+    done      result as JSON
+    skip      reason
+    fail      reason                   attempts allowed        backoff in ms
+    later     new data, '' to keep it  ms since the epoch      ``UNBEGUN``, if no handler was called
+    children                                                   ``UNBEGUN``, to wait for its dependencies, not
+                                                               for its child jobs
+    suspend   reason                   timeout in ms; 0: none
+    back
+    ========  =======================  ======================  =============================================
+    """
 
     DONE = "done"
     SKIP = "skip"
@@ -46,7 +60,10 @@ _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are en
 
 
 class Outcome(NamedTuple):
-    """The outcome of an attempt; see ``lua/glidemq_orchestrate/parts/outcome.lua`` for its columns."""
+    """The outcome of an attempt; ``Kind`` says what ``text``, ``first`` and ``second`` mean.
+
+    ``lua/glidemq_orchestrate/parts/outcome.lua`` reads it, and says what each kind does.
+    """
 
     attempt: Attempt
     kind: Kind
