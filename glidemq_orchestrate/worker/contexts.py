@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire.call import Run, ask
-from glidemq_orchestrate.wire.codec import decode
+from glidemq_orchestrate.wire.codec import JsonLike, decode
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 from glidemq_orchestrate.worker.handlers.context import NO_FLOW, Context, FlowOfNode
@@ -83,7 +84,7 @@ class Contexts:
         if attempt.flow_id is None or attempt.options.portable:
             return NO_FLOW
         prefix = self.queues[attempt.queue].prefix
-        return RunningFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)
+        return WatchedFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)
 
 
 def _counts(reply: Any) -> list[int]:
@@ -164,3 +165,47 @@ class RunningFlow(FlowOfNode):
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         """Add nodes from an async handler; otherwise as ``add_nodes``."""
         await self._run(backend.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
+
+
+class WatchedFlow(RunningFlow):
+    """Notices calls of its async methods that are not awaited; the arguments are those of ``RunningFlow``."""
+
+    def __init__(
+        self, run: Run, loop: asyncio.AbstractEventLoop, prefix: str, attempt: Attempt, clock: Clock
+    ) -> None:
+        super().__init__(run, loop, prefix, attempt, clock)
+        self._calls: list[tuple[str, Coroutine[Any, Any, None]]] = []
+
+    def add_nodes_async(
+        self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()
+    ) -> Coroutine[Any, Any, None]:
+        """Add nodes from an async handler; otherwise as ``add_nodes``."""
+        return self._called("add_nodes_async", super().add_nodes_async(nodes, before=before))
+
+    def map_over_async(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> Coroutine[Any, Any, None]:
+        """Add a node per item, and a node that collects their results, from an async handler."""
+        mapping = super().map_over_async(template, items, collect=collect, before=before)
+        return self._called("map_over_async", mapping)
+
+    def _called(self, name: str, call: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+        self._calls = [*((name, one) for name, one in self._calls if _is_new(one)), (name, call)]
+        return call
+
+    @property
+    def forgotten(self) -> str:
+        """The name of an async method that was called and not awaited; empty for none."""
+        new = [(name, call) for name, call in self._calls if _is_new(call)]
+        for _, call in new:
+            call.close()  # otherwise Python warns, too
+        return new[0][0] if new else ""
+
+
+def _is_new(call: Coroutine[Any, Any, None]) -> bool:
+    return inspect.getcoroutinestate(call) == inspect.CORO_CREATED

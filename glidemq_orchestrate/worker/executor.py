@@ -224,6 +224,17 @@ def _in_thread(execution: Execution, registered: Registered, argument: Any) -> A
         execution.used = time.thread_time() - began
 
 
+def _check_awaited(execution: Execution) -> None:
+    """Refuse the result of an async handler whose nodes would be missing.
+
+    Raises:
+        Unrecoverable: It has not awaited a method that adds nodes.
+    """
+    for context in execution.contexts:
+        if name := context.flow.forgotten:
+            raise Unrecoverable(f"an await is missing before ctx.flow.{name}(...): it added nothing")
+
+
 async def _value(call: Awaitable[CallResult]) -> Any:
     """Return the value, or raise the error in a form that a coroutine can raise."""
     ended = await call
@@ -285,6 +296,8 @@ class Executor:
             return (outcome,)
         try:
             value = await wrap(self.around, execution, self.caller.call, registered, execution)
+            if registered.is_async:
+                _check_awaited(execution)
         except (ThreadsUnavailable, GeneratorExit):
             raise
         except asyncio.CancelledError as exc:

@@ -114,6 +114,11 @@ class FlowOfNode(ABC):
         if nodes := map_over(template, items, collect=collect):
             await self.add_nodes_async(nodes, before=before)
 
+    @property
+    def forgotten(self) -> str:
+        """The name of an async method that was called and not awaited; empty for none."""
+        return ""
+
 
 class _NoFlow(FlowOfNode):
     """Stands for the flow where a handler cannot add nodes: false, and its methods raise."""

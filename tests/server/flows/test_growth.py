@@ -59,6 +59,26 @@ class TestByANode:
         assert results["sum"] == ["n[0]", "n[1]"]
         assert "add_nodes_async" in errors[0]
 
+    def test_an_async_handler_that_forgets_to_await_fails(
+        self, flows: FlowProducer, run_worker: RunWorker, subtests: pytest.Subtests
+    ) -> None:
+        async def work(ctx: Any) -> None:
+            if ctx.data == "map_over_async":
+                ctx.flow.map_over_async(node("n"), [1, 2])
+            else:
+                ctx.flow.add_nodes_async([node("a")])
+
+        run_worker(["etl"], {"work": work})
+        for name in ("map_over_async", "add_nodes_async"):
+            with subtests.test(name):
+                split = FlowNode("split", queue="etl", job="work", data=name, options=JobOptions(attempts=2))
+                outcome = flows.submit(FlowSpec("n", [split])).wait(timeout=LONG)
+                (failed,) = outcome.failed
+                assert failed.reason.endswith(
+                    f"an await is missing before ctx.flow.{name}(...): it added nothing"
+                )
+                assert outcome.status.total == 1
+
     def test_what_a_failed_attempt_has_added_is_dropped_with_it(
         self, flows: FlowProducer, run_worker: RunWorker
     ) -> None:
