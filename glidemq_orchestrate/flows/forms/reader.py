@@ -255,7 +255,7 @@ def _why(fault: Any, place: Place, fields: Mapping[str, Sequence[str]]) -> str:
         return "is missing"
     if kind in _DURATIONS:
         return f"{_shown(value)} is not a duration. Fix: use seconds, 5m or PT5M"
-    if place[-1] in _EXAMPLES and kind in _CONTAINERS and isinstance(value, str | int | float):
+    if place and place[-1] in _EXAMPLES and kind in _CONTAINERS and isinstance(value, str | int | float):
         return f"must be like {_EXAMPLES[place[-1]] % value}, got {_shown(value)}"
     if kind in _NUMBERS:
         return f"{_shown(value)} is not a {_NUMBERS[kind]}"
