@@ -30,5 +30,9 @@ def log_begun(log: Any, begun: Beginning | None, flow: Flow, nodes: int) -> None
         flow.id, nodes, flow.home, "new" if state is None else f"was {state.value}",
         ", restarted" if how == "restart" and state else "", flow.id,
     )  # fmt: skip
-    if how == "retry_failed" and state in (FlowState.FAILED, FlowState.CANCELLED):
-        log.info("Only nodes that did not complete run again. %s", RESTART_ADVICE.format(flow.id))
+    if how == "retry_failed" and begun.last and state in (FlowState.FAILED, FlowState.CANCELLED):
+        log.info(
+            "%d of %d nodes had completed: their results are kept, unless the nodes were changed. The others "
+            "run again. %s",
+            begun.last.completed, begun.last.total, RESTART_ADVICE.format(flow.id),
+        )  # fmt: skip

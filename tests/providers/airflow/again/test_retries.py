@@ -66,3 +66,15 @@ def test_a_retry_repairs_after_its_run_was_queued_again(
     later = FakeRun(start_date=datetime(2026, 1, 2, tzinfo=UTC))
     blocking(load("fail")).execute(context(**RETRIED, run=later))
     assert (valkey.ran, generations(flows)) == (["extract"], ["completed"])
+
+
+def test_the_log_of_a_repair_says_how_many_nodes_are_kept(
+    flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, told = blocking(load("fail")), list[str]()
+    with pytest.raises(GlideMQFlowFailed):
+        made.execute(context())
+    valkey.gate.set()
+    monkeypatch.setattr(made.log, "info", lambda text, *args: told.append(text % args))
+    made.execute(context(**RETRIED))
+    assert any(line.startswith("1 of 2 nodes had completed: their results are kept") for line in told)
