@@ -116,8 +116,8 @@ NOT_CALLABLE: list[tuple[Any, str]] = [
     (print, "is not a plain function"),
     (Group, "is not a plain function"),
     (yields, "yields; let it return"),
-    (rows, r"without names \(\*numbers\)"),
-    (only, "without names"),
+    (rows, r"takes positional arguments \(\*numbers\), .*take a list instead"),
+    (only, r"takes positional arguments \(month\)"),
     (wants_all, r"needs Airflow's context \(\*\*context\), which a glide-mq worker does not have: pass"),
     (asks, r"needs Airflow's context \(get_current_context\)"),
 ]
