@@ -6,9 +6,10 @@ sent. The worker imports the module from its own disk, if ``--allow-import`` nam
 ``--app glidemq_orchestrate.spark`` serves Spark steps. So a function may be defined in any module that both
 can import. A DAG file is one if the DAG folder is on the worker's path and Airflow is installed there.
 Airflow loads DAG files under module names that no other process can import; the name for the worker follows
-from the location of the file in ``sys.path``, which holds the root of each DAG bundle. Functions without such
-a name (lambdas, nested functions, methods), arguments without names, generators, and functions that need
-Airflow's context are refused. The worker supplies ``ctx``, the job's ``Context``; for Spark ``spark, ctx``.
+from the location of the file in its DAG bundle. Not each process of Airflow has that folder in ``sys.path``:
+``airflow tasks clear`` of 3.1 has not. Functions without such a name (lambdas, nested functions, methods),
+arguments without names, generators, and functions that need Airflow's context are refused. The worker
+supplies ``ctx``, the job's ``Context``; for Spark ``spark, ctx``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from glidemq_orchestrate.errors import ConfigurationError
@@ -72,7 +74,8 @@ class NamedFunction:
         """``module:function``, under which a worker imports it.
 
         Raises:
-            ConfigurationError: Its file is in no folder of ``sys.path``, or has no name that can be imported.
+            ConfigurationError: Its file is in no DAG bundle and in no folder of ``sys.path``, or has no name
+                that can be imported.
         """
         return f"{_module_of(self.function)}:{self.function.__qualname__}"
 
@@ -221,16 +224,22 @@ def _file_of(module: ModuleType | None, function: Any) -> Path:
     return Path(found).resolve()
 
 
+@functools.cache
+def bundle_folders() -> tuple[Path, ...]:
+    """The roots of Airflow's DAG bundles; of a versioned one, the folder that follows its branch."""
+    bundles = DagBundlesManager().get_all_dag_bundles()  # type: ignore[no-untyped-call]
+    return tuple(bundle.path for bundle in bundles)
+
+
 def _module_at(file: Path, title: str) -> str:
-    """The module name of a file: its path below the nearest folder of ``sys.path``."""
-    folders = [Path(entry or ".").resolve() for entry in sys.path]
-    near = [folder for folder in folders if folder.is_dir() and file.is_relative_to(folder)]
-    if not near:
+    """The module name of a file: its path in its DAG bundle, else in the nearest folder of ``sys.path``."""
+    folder = _nearest(file, bundle_folders()) or _nearest(file, map(Path, sys.path))
+    if folder is None:
         raise ConfigurationError(
-            f"{title}: {file} is in no folder of sys.path, so no worker can import it: move the function to "
-            "a module that can be imported"
+            f"{title}: {file} is in no DAG bundle and in no folder of sys.path, so no worker can import it: "
+            "move the function to a module that can be imported"
         )
-    parts = file.relative_to(max(near, key=lambda folder: len(folder.parts))).with_suffix("").parts
+    parts = file.relative_to(folder).with_suffix("").parts
     name = ".".join(parts).removesuffix(".__init__")
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigurationError(
@@ -238,3 +247,10 @@ def _module_at(file: Path, title: str) -> str:
             "function to another"
         )
     return name
+
+
+def _nearest(file: Path, folders: Iterable[Path]) -> Path | None:
+    """The innermost of the folders that contain the file."""
+    resolved = [folder.resolve() for folder in folders]
+    around = [folder for folder in resolved if folder.is_dir() and file.is_relative_to(folder)]
+    return max(around, key=lambda folder: len(folder.parts), default=None)

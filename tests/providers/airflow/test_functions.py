@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.functions import PYTHON_JOB, SPARK_JOB, NamedFunction
+from airflow_provider_glidemq.functions import PYTHON_JOB, SPARK_JOB, NamedFunction, bundle_folders
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.python import functions
@@ -187,11 +189,42 @@ def test_a_function_of_a_dag_file_is_named_by_the_place_of_the_file(
     named.check_found()
 
 
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the only DAG bundle that Airflow is configured with."""
+    folder = tmp_path / "my-dags"
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    configured = [{"name": "dags", "classpath": local, "kwargs": {"path": str(folder)}}]
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps(configured))
+    bundle_folders.cache_clear()
+    yield folder
+    bundle_folders.cache_clear()
+
+
+def test_a_function_in_a_bundle_has_the_same_name_in_each_process_of_airflow(
+    dag_module: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    named = NamedFunction.of(dag_module("my-dags/team/nightly.py").load)
+    for process, added in (
+        ("airflow tasks clear", []),
+        ("dag-processor", [bundle]),
+        ("a command, begun above the bundle", [bundle.parent]),
+        ("the DAG file as a program", [bundle / "team"]),
+    ):
+        monkeypatch.setattr(sys, "path", [*map(str, added), *sys.path])
+        with subtests.test(process=process):
+            assert named.path == "team.nightly:load"
+
+
 def test_a_dag_file_that_cannot_be_imported_is_refused(
-    dag_module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dag_module: Any, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function = dag_module("nightly.py").load
-    with pytest.raises(ConfigurationError, match=r"nightly\.py is in no folder of sys\.path"):
+    bundle.mkdir()
+    with pytest.raises(
+        ConfigurationError,
+        match=r"nightly\.py is in no DAG bundle and in no folder of sys\.path, .*: move the function to",
+    ):
         _ = NamedFunction.of(function).path
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     with pytest.raises(ConfigurationError, match=r"my-dag\.py has no name that can be imported \(my-dag\)"):
@@ -204,4 +237,4 @@ def test_a_program_is_named_as_its_file_is(tmp_path: Path, how: list[str]) -> No
     text = f"{imports}\n{textwrap.dedent(DAG_FILE)}\nprint(NamedFunction.of(load).path)\n"
     (tmp_path / "nightly.py").write_text(text)
     done = subprocess.run([sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "nightly:load"
+    assert done.stdout.splitlines()[-1] == "nightly:load", "Airflow logs to stdout too"
