@@ -13,6 +13,7 @@ from glidemq_orchestrate.worker.job_slots import JobSlots
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 IDLE_SECONDS: Final = 5.0
+AGAIN_SECONDS: Final = 10.0
 SILENT_MS: Final = 5_000
 
 
@@ -26,19 +27,23 @@ class SilentWorkers:
 
     def __init__(self, queue: str, slots: JobSlots) -> None:
         self._queue, self._slots = queue, slots
-        self._taken, self._since, self._is_idle = slots.taken, time.monotonic(), False
+        self._taken, self._due = slots.taken, time.monotonic() + IDLE_SECONDS
+        self._has_asked = False
         self._logged: set[str] = set()
 
     def wanted_ms(self) -> int:
-        """How long the workers to look for are silent; 0 while this worker is not idle."""
+        """How long the workers to look for are silent; 0 while this worker has work, or has just looked."""
+        now = time.monotonic()
         if self._slots.held or self._slots.taken != self._taken:
-            self._taken, self._since = self._slots.taken, time.monotonic()
-        self._is_idle = time.monotonic() - self._since >= IDLE_SECONDS
-        return SILENT_MS if self._is_idle else 0
+            self._taken, self._due = self._slots.taken, now + IDLE_SECONDS
+        self._has_asked = now >= self._due
+        if self._has_asked:
+            self._due = now + AGAIN_SECONDS
+        return SILENT_MS if self._has_asked else 0
 
     def note(self, found: Iterable[SilentWorker], now_ms: int) -> None:
-        """Log those that are new; while this worker is not idle, nobody has looked for any."""
-        if not self._is_idle:
+        """Log those that are new, if this worker has looked for them."""
+        if not self._has_asked:
             return
         silent = {one.worker: one for one in found}
         for name in silent.keys() - self._logged:

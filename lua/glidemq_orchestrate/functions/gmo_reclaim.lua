@@ -78,13 +78,13 @@ end
 local function silent(r, after)
   local rows, places = {}, {}
   local function look(job_id, consumer)
-    local job = L.jobs.read(r.prefix, job_id)
-    local last = job and job.state == 'active' and L.numbers.int(job.lastActive, nil)
-    local holder = last and L.losses.holder(r.prefix, job_id, consumer) or ''
-    if not last or r.now - last < after or not holder:find('^gmo%-') then
+    local key = r.prefix .. 'job:' .. job_id
+    local job = redis.call('HMGET', key, 'state', 'lastActive', 'gmo:token')
+    local last, holder = L.numbers.int(job[2], r.now), job[3] and job[3]:match('^(.*)/') or consumer
+    if job[1] ~= 'active' or r.now - last < after or not holder:find('^gmo%-') then
       return
     end
-    local own = L.options.lock_duration(redis.call('HGET', r.prefix .. 'job:' .. job_id, 'opts'))
+    local own = L.options.lock_duration(redis.call('HGET', key, 'opts'))
     local ends = last + (own or L.lease.duration(holder, r.lock_duration))
     if ends > r.now then
       places[holder] = places[holder] or #rows + 1

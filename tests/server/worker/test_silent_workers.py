@@ -75,6 +75,7 @@ def test_a_worker_that_waits_for_the_leases_of_another_says_so_once(  # noqa: PL
 ) -> None:
     monkeypatch.setattr(silent_workers, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(silent_workers, "SILENT_MS", 1_000)
+    monkeypatch.setattr(silent_workers, "AGAIN_SECONDS", 0.2)
     caplog.set_level(logging.INFO, "glidemq_orchestrate.worker")
     hand.run(worker_ops.open_queues([ETL]))
     queue.add_many([NewJob("work"), NewJob("work")])
@@ -105,6 +106,7 @@ def test_a_worker_with_work_does_not_look_for_silent_ones(
     assert found.wanted_ms() == silent_workers.SILENT_MS
     silent = [upkeep.SilentWorker(LOST, 1, 0, 30_000)]
     found.note(silent, 6_000)
+    assert found.wanted_ms() == 0, "it has just looked"
     slots.taken += 1
     assert found.wanted_ms() == 0, "it has had a job since"
     found.note([], 8_000)
