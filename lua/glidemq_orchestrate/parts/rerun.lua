@@ -2,15 +2,16 @@
 -- nothing is released before all of it is done. The mark `retry` of the record is `failed` (a retry) or `again`.
 --   <flow>:failed   set of refs: they rerun alone, that is: those that follow keep their results
 --   <flow>:again    set of "<how>\n<ref>"; how: `alone` (followers without a running handler wait again); `follow` (all
---                   released followers rerun too); `give` (the same, without the node itself); `late` (like `follow`,
---                   but skipped ones stay: the end by a Node worker was reported to nobody)
+--                   followers rerun too, unless they still wait); `give` (the same, without the node itself); `late`
+--                   (like `follow`, but skipped ones stay: the end by a Node worker was reported to nobody)
+--   <flow>:passed   set of refs: nodes whose followers also got `follow`: once each, even from nodes that still wait, as
+--                   a follower may have ended before them
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
 --                   reason>", once all dependents have forgotten their previous end
 --   <flow>:staying  set of refs: nodes that already have the requested end; they get it again if they follow another
 L.rerun = {}
-local SLICE, BUDGET, SEARCHED, REMEMBERED = 50, 250, 1000, 10
+local SLICE, BUDGET, REMEMBERED = 50, 250, 10
 local ENDS = { completed = 'complete', skipped = 'skip_for_good', failed = 'fail' }
-local ENDED = { completed = true, failed = true }
 
 -- Records in the job of a node which request has changed it; keeps the last ten.
 function L.rerun.remember(job_key, request)
@@ -20,58 +21,6 @@ function L.rerun.remember(job_key, request)
   end
   found[#found + 1] = request
   redis.call('HSET', job_key, 'gmo:requests', table.concat(found, ',', math.max(#found - REMEMBERED + 1, 1)))
-end
-
--- Removes the end of a node from the counts of the flow.
-local function uncount(key, ref, v)
-  redis.call('SREM', key .. ':failed', ref)
-  if v[1] == 'failed' or v[5] then
-    redis.call('HINCRBY', key, 'failed', -1)
-    if v[3] == 'ignore' then
-      redis.call('HINCRBY', key, 'ignored', -1)
-    end
-  else
-    redis.call('HINCRBY', key, v[2] and 'skipped' or 'completed', -1)
-  end
-end
-
--- Takes an open node from the workers. A late end by a Node worker, which has no token, must be refused (gmo:withdrawn,
--- see foreign.lua); and if a Node worker released the node, its stream entry is unknown.
-local function take_back(flow, prefix, job_id, state, token, now)
-  local job_key = prefix .. 'job:' .. job_id
-  if state == 'active' and not token then
-    redis.call('HSET', job_key, 'gmo:withdrawn', '1')
-  elseif state == 'waiting' and redis.call('HEXISTS', job_key, 'gmo:entry') == 0 then
-    L.stream.remove_job(prefix .. 'stream', 'workers', job_id, redis.call('HGET', job_key, 'timestamp'), SEARCHED)
-  end
-  L.end_nodes.withdraw(prefix, job_id, now)
-  L.grow.abandon(flow, job_id)
-  redis.call('ZREM', prefix .. 'suspended', job_id)
-end
-
--- Opens a node again as if it had not run. Returns whether it had ended; nil when there is nothing to undo.
-local function reopen(flow, key, ref, now)
-  local prefix, job_id = L.record.split(ref)
-  local job_key = prefix .. 'job:' .. job_id
-  L.jobs.restore(prefix, job_id)
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule', 'gmo:end', 'gmo:token',
-    'gmo:waited')
-  local is_open = redis.call('SISMEMBER', key .. ':open', ref) == 1
-  if is_open and v[1] == 'waiting-children' and not v[7] then return nil end
-  if is_open then
-    take_back(flow, prefix, job_id, v[1], v[6], now)
-  else
-    uncount(key, ref, v[1] and v or { 'failed' }) -- a missing job has counted as failed
-    redis.call('SADD', key .. ':open', ref)
-  end
-  local job = L.jobs.read(prefix, job_id)
-  if job then
-    L.fresh.reset(prefix, job_id, job, now)
-  end
-  if v[4] then
-    L.rules.guard(prefix, job_id)
-  end
-  return not is_open or ENDED[v[1]] or false
 end
 
 -- Makes a dependent forget the end of a node. how: `follow` or `late`, see above; '' is `alone`.
@@ -86,6 +35,8 @@ function L.rerun.forget(flow, key, ref, dependent, how)
     redis.call('SADD', key .. ':again', (stays and 'give\n' or 'follow\n') .. dependent)
   elseif is_released and how == '' and L.losses.is_idle(job_key, v[1]) then
     redis.call('SADD', key .. ':again', 'alone\n' .. dependent)
+  elseif not is_released and how == 'follow' and v[1] and v[2] == flow.id then
+    redis.call('SADD', key .. ':again', 'follow\n' .. dependent)
   end
 end
 
@@ -105,11 +56,12 @@ end
 
 -- Does one piece of work. Returns the cost.
 local function step(flow, key, how, ref, now)
-  local had_ended = reopen(flow, key, ref, now)
+  local had_ended = L.reopen.node(flow, key, ref, now)
   if had_ended ~= nil or how == 'give' then
     redis.call('SADD', key .. (how == 'give' and ':giving' or ':ready'), ref)
   end
-  return had_ended and forget_all(flow, key, ref, how == 'alone' and '' or how == 'late' and how or 'follow') or 5
+  local is_first = how == 'follow' and redis.call('SADD', key .. ':passed', ref) == 1
+  return (had_ended or is_first) and forget_all(flow, key, ref, how == 'alone' and '' or how == 'late' and how or 'follow') or 5
 end
 
 -- Ends a node with its assigned outcome. Returns the cost.
@@ -192,6 +144,7 @@ function L.rerun.slice(flow, key, mark, now)
     left = left == 0 and forget_staying(key) or left
     if left == 0 then
       redis.call('HDEL', key, 'retry')
+      redis.call('UNLINK', key .. ':passed')
       L.settle.end_if_done(flow, key, now) -- if nothing remains to run
     end
   end

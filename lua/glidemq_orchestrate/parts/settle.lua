@@ -55,7 +55,7 @@ function L.settle.stop(home, flow_id, state, reason)
   end
   redis.call('HSET', key, 'reason', reason)
   redis.call('HDEL', key, 'retry')
-  redis.call('UNLINK', key .. ':again', key .. ':giving', key .. ':staying')
+  redis.call('UNLINK', key .. ':again', key .. ':giving', key .. ':staying', key .. ':passed')
   redis.call('SADD', home .. 'gmo:todo', flow_id)
   return true
 end

@@ -111,6 +111,7 @@ _REMOVED = "  remove_job(ref, flow_id)\n    L.due"
 _IS_ENDING = "if new ~= 'staging' and new ~= 'running' and record[2] then"
 _HAS_BEGUN = "or STARTED[job[1]] or has_begun then"
 _FOLLOWS = "if is_released and how ~= '' and not (how == 'late' and v[4]) then"
+_PASSED = "redis.call('SADD', key .. ':passed', ref) == 1"
 _NUMBER = "math.max(number + 1, x.clock)"
 _STAYS: Final = "redis.call('SREM', key .. ':staying', dependent) == 1"
 _TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
@@ -185,6 +186,12 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),), seed=24
+    ),
+    Mutation(
+        "what ended before the nodes that it follows does not run again with them",
+        "staged",
+        ((_PASSED, "false"),),
+        seed=5_316,
     ),
     Mutation(
         "what runs again is not taken from its worker", "staged", ((_TAKEN_BACK, "L.grow.abandon"),), seed=6

@@ -117,6 +117,36 @@ def test_what_follows_and_runs_is_stopped(flows: FlowProducer, run_worker: RunWo
     assert flow.wait(timeout=LONG).results == {"a": 2, "b": 2}
 
 
+def test_what_follows_and_has_ended_before_its_dependencies_runs_again(
+    flows: FlowProducer, work: Work, eventually: Eventually
+) -> None:
+    work.held["runs"] = threading.Event()
+    spec = FlowSpec(
+        "n",
+        [
+            node("a"),
+            node("quick"),
+            node("runs", "a"),
+            node("near", "runs", "quick", rule=Rule.ONE_SUCCESS),
+            node("waits", "runs"),
+            node("far", "waits", "quick", rule=Rule.ONE_SUCCESS),
+            node("last", "far"),
+        ],
+    )
+    flow = flows.submit(spec, flow_id="f")
+    eventually(lambda: {*work.ran} == {"a", "quick", "runs", "near", "far", "last"})
+    eventually(lambda: states(flow)["last"] == "completed")
+    work.ran.clear()
+
+    flow.rerun("a")
+    eventually(lambda: {*work.ran} >= {"a", "near", "far", "last"})
+    work.held["runs"].set()
+    flow.wait(timeout=LONG)
+
+    assert sorted(work.ran) == ["a", "far", "last", "near", "runs", "waits"]
+    assert counts(flow) == ("completed", 7, 0, 0)
+
+
 @pytest.mark.usefixtures("frequent_chores")
 def test_what_follows_and_waits_in_any_place_waits_again(
     url: str,
