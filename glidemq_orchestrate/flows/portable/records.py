@@ -294,9 +294,9 @@ def is_indexed(home: QueueKeys, flow_id: str, state: FlowState) -> Call[bool]:
 
 
 def unindex(home: QueueKeys, flow_id: str, labels: Mapping[str, str]) -> list[Call[None]]:
-    """Calls that delist a flow everywhere in its home. Idempotent."""
+    """Calls that delist a flow everywhere in its home, except where its removal is due. Idempotent."""
     lists = [f"{home.flows()}:state:{state}" for state in FlowState]
-    keys = [home.flows(), *_label_keys(home, labels), *lists, _listed(home), _expiring(home)]
+    keys = [home.flows(), *_label_keys(home, labels), *lists, _listed(home)]
     return [command("ZREM", key, flow_id, decode=replies.anything) for key in keys]
 
 

@@ -64,12 +64,11 @@ def note(  # noqa: PLR0913  the parts of a note
     if owner is not None:
         yield from owners.own_round(ref, owner, number, clock)
     content = {"what": what, "nodes": name, "request": request, "goes_on": not record.end}
-    yield from ask(records.expire_never(ref.home, ref.flow_id))
     enlisting = records.enlist(ref.home, ref.flow_id, clock.now_ms())
     noting = records.note(ref.home, ref.flow_id, number, content)
     # Before and after: the client that ended the last round may delist the flow in between.
-    calls: list[Call[Any]] = [enlisting, noting, enlisting]
-    _, is_first, _ = yield from ask_all(calls)
+    calls: list[Call[Any]] = [enlisting, records.expire_never(ref.home, ref.flow_id), noting, enlisting]
+    _, _, is_first, _ = yield from ask_all(calls)
     if not is_first:
         yield from _forget(ref, list(rows))
     return bool(is_first)

@@ -305,7 +305,8 @@ def remove(ref: FlowRef) -> Op[bool]:
 def forget(ref: FlowRef, record: Record) -> Op[None]:
     """Delist a flow everywhere and delete its tables. Idempotent."""
     yield from ask(drop_tables(ref.home, ref.flow_id))
-    yield from ask_all(records.unindex(ref.home, ref.flow_id, labels_of(record)))
+    delisting = records.unindex(ref.home, ref.flow_id, labels_of(record))
+    yield from ask_all([*delisting, records.expire_never(ref.home, ref.flow_id)])
     yield from leave_homes(ref.home)
 
 

@@ -169,9 +169,12 @@ def _keys(ref: FlowRef, every: list[Generation]) -> Iterator[str]:
 
 
 def retire(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
-    """Delist a superseded generation that has ended; the sweep will remove its jobs. Idempotent."""
-    yield from ask_all(records.unindex(ref.home, ref.flow_id, labels_of(record)))
-    yield from ask(records.expire_at(ref.home, ref.flow_id, clock.now_ms()))
+    """Delist a superseded generation that has ended; the sweep will remove its jobs. Idempotent.
+
+    Nothing here takes back that its removal is due: another client may have done the same, and gone on.
+    """
+    removing = records.expire_at(ref.home, ref.flow_id, clock.now_ms())
+    yield from ask_all([removing, *records.unindex(ref.home, ref.flow_id, labels_of(record))])
     yield from _trim(ref)
 
 

@@ -101,7 +101,9 @@ def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
         return
     if record.fields and not record.is_expired:
         if not record.end:
-            yield from ask(records.expire_never(ref.home, ref.flow_id))
+            # The client that ends it may have just scheduled its removal: the next sweep does so again.
+            enlisting = records.enlist(ref.home, ref.flow_id, clock.now_ms())
+            yield from ask_all([enlisting, records.expire_never(ref.home, ref.flow_id), enlisting])
             return
         yield from ask(records.remove(ref.home, ref.flow_id, record.number + 1, clock.now_ms()))
         record = yield from ask(records.record(ref.home, ref.flow_id))

@@ -282,6 +282,19 @@ def test_a_beginning_at_any_place_of_a_retry(slots: Slots) -> None:
 
 
 @CLUSTER
+def test_the_removal_of_the_one_before_stays_due_whatever_a_slow_client_does(slots: Slots) -> None:
+    failed(slots)
+    _, calls = slots.run(begin(slots))
+    for place in range(calls - 30, calls):
+        clear(slots)
+        failed(slots)
+        slow, _ = slots.begun(begin(slots), place)
+        slots.run(begin(slots))
+        for _ in slow:  # it may be killed at each call
+            assert slots.client(HOME.base).zscore(HOME.key("gmo:portable:expiring"), "f"), place
+
+
+@CLUSTER
 def test_a_submission_that_is_overtaken_runs_nothing(slots: Slots) -> None:
     """Another specification takes the place of a flow that is still being submitted."""
     for place in places(15):

@@ -12,7 +12,9 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
+from glidemq_orchestrate.flows.node_table import RequestedChange
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.portable import advance, changes, reading, records, upkeep
 from glidemq_orchestrate.flows.portable.staging import relist
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
@@ -163,6 +165,44 @@ def test_a_removed_flow_is_not_listed_whatever_a_slow_client_lists(slots: Slots)
         if is_over:
             break
     assert place > 5
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_flow_is_removed_wherever_a_rerun_of_it_is_killed(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(KEPT).home)
+    for cut in itertools.count(1):
+        clear(slots)
+        slots.submit(KEPT)
+        slots.run_jobs()
+        change = RequestedChange("follow", "r", "")
+        _, sent = slots.run(change_nodes(slots.ref(), Selection(["a"]), change, slots), cut)
+        for _ in range(5):
+            slots.now += 1
+            slots.run(upkeep.sweep(home, slots))
+            slots.run_jobs()
+        assert not [key for key in slots.stored() if ":job:" in key or ":gmo:portable" in key], cut
+        if sent < cut:
+            break
+    assert cut > 20
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_flow_that_ends_while_a_slow_sweep_keeps_it_is_removed(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(KEPT).home)
+    for place in range(1, 12):
+        clear(slots)
+        slots.submit(KEPT)
+        # The client that ended the round before scheduled the removal late.
+        slots.run(ask(records.expire_at(home, "f", slots.now)))
+        slots.run(ask(records.delist(home, "f")))
+        slow, _ = slots.begun(upkeep.sweep(home, slots), place)
+        slots.run_jobs()
+        for _ in slow:
+            pass
+        for _ in range(3):
+            slots.now += 1
+            slots.run(upkeep.sweep(home, slots))
+        assert not [key for key in slots.stored() if ":job:" in key or ":gmo:portable" in key], place
 
 
 @pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
