@@ -302,10 +302,9 @@ def _stage_once(
     # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
     # waits until every call was accepted: a node with edges in several calls must not start if some of them
     # were refused.
-    starting = _starting(ref, flow, before, now_ms)
-    if len(trip) == 1:
-        trip += starting
-        starting = []
+    is_started = len(trip) == 1
+    if is_started:
+        trip += _starting(ref, flow, before, now_ms)
     # In a cluster the claim is in another slot; it is permanent by the time the next trip starts.
     trip = [add_home(ref.home), *hold_claim(ref.home, ref.flow_id), *trip]
     staged: Staged = (FlowState.STAGING, -1)
@@ -318,8 +317,8 @@ def _stage_once(
             elif isinstance(reply, int):
                 staged = (staged[0], reply)
         trip = list(islice(stage, CALLS_PER_TRIP))
-        if not trip:
-            trip, starting = starting, []
+        if not trip and not is_started:
+            is_started, trip = True, _starting(ref, flow, before, clock.now_ms())
     return staged
 
 

@@ -22,7 +22,9 @@ end
 -- Cancels the flow: ends a slice of its open nodes; a running node loses its lease with its state. Returns how many
 -- remain.
 local function abort_open(flow, key, now)
-  local reason = 'cancelled: ' .. (redis.call('HGET', key, 'reason') or '')
+  local v = redis.call('HMGET', key, 'reason', 'stopped_at')
+  local reason = 'cancelled: ' .. (v[1] or '')
+  now = math.max(now, L.numbers.int(v[2], 0))
   for _, ref in ipairs(redis.call('SRANDMEMBER', key .. ':open', SLICE)) do
     local prefix, job_id = L.record.split(ref)
     if not keep_end(ref, now) then

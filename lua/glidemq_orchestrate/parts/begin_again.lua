@@ -19,7 +19,7 @@ function L.begin_again.start(key, flow_id, mark, now)
   if state == 'running' then
     redis.call('HSETNX', key, 'retry', mark)
   else
-    redis.call('HDEL', key, 'cancel', 'reason', 'finished_at')
+    redis.call('HDEL', key, 'cancel', 'reason', 'stopped_at', 'finished_at')
     redis.call('HSET', key, 'state', 'running', 'retry', mark)
     redis.call('HINCRBY', key, 'runs', 1)
     L.index.moved(home, flow_id, state, 'running', now)

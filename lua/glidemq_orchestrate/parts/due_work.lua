@@ -14,7 +14,7 @@ local function end_flow(home, flow_id, now)
   local key = L.record.key(home, flow_id)
   local record = redis.call('HMGET', key, 'state', 'deadline')
   if record[1] == 'running' then
-    L.settle.stop(home, flow_id, 'failed', 'deadline: it has not ended within ' .. seconds(record[2] or 0))
+    L.settle.stop(home, flow_id, 'failed', 'deadline: it has not ended within ' .. seconds(record[2] or 0), now)
     L.advance.slice(home, flow_id, now)
   end
 end

@@ -48,12 +48,13 @@ function L.settle.end_if_done(flow, key, now)
 end
 
 -- Marks the flow so that gmo_advance_flow ends its open nodes. `state`: its final state. False: it was stopped before.
-function L.settle.stop(home, flow_id, state, reason)
+-- Nothing ends before the time of the stop, even if that call was made before it and has arrived late.
+function L.settle.stop(home, flow_id, state, reason, now)
   local key = L.record.key(home, flow_id)
   if redis.call('HSETNX', key, 'cancel', state) == 0 then
     return false
   end
-  redis.call('HSET', key, 'reason', reason)
+  redis.call('HSET', key, 'reason', reason, 'stopped_at', now)
   redis.call('HDEL', key, 'retry')
   redis.call('UNLINK', key .. ':again', key .. ':giving', key .. ':staying', key .. ':passed')
   redis.call('SADD', home .. 'gmo:todo', flow_id)
@@ -67,7 +68,7 @@ function L.settle.cancel(home, flow_id, reason, now)
   if state ~= 'running' and state ~= 'staging' then
     return
   end
-  if L.settle.stop(home, flow_id, 'cancelled', reason) then
+  if L.settle.stop(home, flow_id, 'cancelled', reason, now) then
     redis.call('HSET', key, 'state', 'running')
     L.index.moved(home, flow_id, state, 'running', now)
   end
@@ -75,7 +76,7 @@ end
 
 -- Records the failure of a node. An ignored failure does not count; the first other one is the flow's reason, and may
 -- stop it.
-local function note_failure(flow, key, ref, reason)
+local function note_failure(flow, key, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
   if redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') == 'ignore' then
     L.hashes.add(key, 'ignored', 1)
@@ -84,7 +85,7 @@ local function note_failure(flow, key, ref, reason)
   local text = flow.node .. ': ' .. reason
   redis.call('HSETNX', key, 'reason', text)
   if redis.call('HGET', key, 'fail_fast') then
-    L.settle.stop(flow.home, flow.id, 'failed', text)
+    L.settle.stop(flow.home, flow.id, 'failed', text, now)
   end
 end
 
@@ -101,7 +102,7 @@ function L.settle.ended(flow, ref, outcome, reason, now)
     local prefix, job_id = L.record.split(ref)
     redis.call('SADD', key .. ':failed', ref)
     redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:end', 'failed')
-    note_failure(flow, key, ref, reason)
+    note_failure(flow, key, ref, reason, now)
   end
   L.settle.end_if_done(flow, key, now)
 end

@@ -11,6 +11,8 @@ from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.home import expire_due
+from glidemq_orchestrate.flows.staged import submit as staged_submit
+from glidemq_orchestrate.flows.staged.submit import advance_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.option_values import Ordering, RateLimit, TokenBucket
@@ -86,6 +88,31 @@ class TestOnTime:
         wake(bench, bench.exchange(wanted=9))
         assert bench.now - start == 1000
         assert bench.record()["state"] == "failed"
+
+    def test_what_a_deadline_stops_ends_at_it_even_by_a_call_made_before_it(self, bench: Bench) -> None:
+        nodes = [FlowNode(f"n{number}", queue="etl", job="work") for number in range(60)]
+        checked = check_flow(FlowSpec("n", nodes, deadline=SECOND))
+        bench.hand.run(submit_flow("glide", checked, "f", "attach", bench))
+        made_before = advance_flow(bench.etl, "f", bench.now)
+        bench.now += 1000
+        bench.call(expire_due(bench.etl, bench.now))
+        assert bench.record()["state"] == "running"
+        bench.call(made_before)
+        assert bench.record()["finished_at"] == str(bench.now)
+        assert {bench.job(f"f~{node.name}")["finishedOn"] for node in nodes} == {str(bench.now)}
+
+    def test_a_deadline_counts_from_the_start_and_not_from_the_staging(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(staged_submit, "CALLS_PER_TRIP", 2)
+        nodes = [FlowNode(f"n{number}", queue="etl", job="work") for number in range(120)]
+        checked = check_flow(FlowSpec("n", nodes, deadline=SECOND))
+        for _ in bench.hand.steps(submit_flow("glide", checked, "f", "attach", bench)):
+            bench.now += 100
+        record = bench.record()
+        assert int(record["started_at"]) - int(record["created_at"]) >= 200
+        due = bench.client.zscore(P + "gmo:due", "flow\nf")
+        assert due == int(record["started_at"]) + 1000
 
     def test_a_queue_timeout_in_another_queue(self, bench: Bench) -> None:
         unserved = FlowNode("b", queue="spark", job="work", queue_timeout=SECOND / 2)
