@@ -83,8 +83,8 @@ gmo:published | sorted set | output of accepted attempts that readers may not se
     worker that created the version; each after a month; obliterate
 gmo:leaving | sorted set | ended jobs to be removed once old enough, or once no longer needed by others | work
     | the upkeep that removes them
-gmo:awaiting | sorted set | jobs that wait for their children, and when to check these | work | the upkeep,
-    when they no longer wait
+gmo:awaiting | sorted set | jobs that wait for their children, or for dependencies that rerun, and when to
+    check these | work | the upkeep, at most some seconds after they no longer wait
 gmo:kept:<state>:<count> | sorted set | the newest jobs with this retention count | user | the next job with
     this count
 gmo:passed:<state> | string | up to which ended job all are needed | queue 1 | obliterate

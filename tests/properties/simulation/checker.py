@@ -81,10 +81,9 @@ class Checker:
         return bool(self.client.keys("*:gmo:grow:*") or listed - {self.ledger.stored})
 
     def has_due(self) -> bool:
-        """Whether the time of a node has passed, and nobody has taken note."""
-        return any(
-            self.client.zcount(key, "-inf", self.scheduler.now) for key in self.client.keys("*:gmo:due")
-        )
+        """Whether the time of a node has passed, and nobody has taken note; or a node was seen to wait."""
+        late = (self.client.zcount(key, "-inf", self.scheduler.now) for key in self.client.keys("*:gmo:due"))
+        return any(late) or bool(self.client.keys("*:gmo:awaiting"))
 
     def problems(self) -> Iterator[str]:
         """Everything that is not as it must be."""
@@ -248,12 +247,12 @@ class Checker:
         stream = scan.keys["stream"]
         if stream["entries"] or stream["pending"]["workers"]:
             yield f"its stream is {stream}"
-        for key in ("scheduled", "lifo", "priority", "gmo:list-held"):
+        for key in ("scheduled", "lifo", "priority", "gmo:list-held", "gmo:awaiting"):
             if left := scan.keys.get(key):
                 yield f"{key} is {left}"
-        for key in ("gmo:due", "gmo:awaiting"):  # the time of a node that has ended goes when it is due
-            if left := {one: at for one, at in scan.keys.get(key, {}).items() if at <= now}:
-                yield f"{key} is {left}"
+        # The time of a node that has ended goes when it is due.
+        if left := {one: at for one, at in scan.keys.get("gmo:due", {}).items() if at <= now}:
+            yield f"gmo:due is {left}"
 
     def _remains(self) -> Iterator[str]:
         """An abandoned submission leaves nothing."""

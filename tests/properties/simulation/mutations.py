@@ -230,5 +230,11 @@ MUTATIONS: Final = (
         (("    take_back(prefix, job_id, job, now)\n  elseif", "  elseif"),),
         seed=490,
     ),
+    Mutation(
+        "what has waited for others stays listed",
+        "portable",
+        (("redis.call('ZREM', waiting, parent_id)\n    return", "return"),),
+        seed=5_051,
+    ),
     Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=594),
 )
