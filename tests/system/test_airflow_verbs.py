@@ -17,10 +17,11 @@ from airflow_provider_glidemq.task_attempt import flow_id_for
 
 from glidemq_orchestrate import Flow, FlowProducer
 from tests.system.conftest import HANDLERS
-from tests.system.real_airflow import HERE, Airflow
+from tests.system.real_airflow import HERE, RELEASE, Airflow
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
+TOLD: Final = RELEASE >= (3, 3)  # earlier ones tell no trigger that a user has ended its task
 DAGS: Final = ("stamps", "daily", "times_out", "waits", "keeps_its_slot", "survives", "mended")
 MENDED: Final = """
 from airflow.sdk import DAG
@@ -118,6 +119,7 @@ def test_a_dag_that_was_mended_and_cleared_runs_as_it_is_now(
     assert generations(flows, "mended", run_id) == ["failed", "completed"]
 
 
+@pytest.mark.skipif(not TOLD, reason="the lease ends the flow: see test_airflow_flow.py")
 def test_a_waiting_task_that_is_marked_successful_ends_its_flow_at_once(
     airflow: Airflow, flows: FlowProducer
 ) -> None:
@@ -171,6 +173,8 @@ def test_what_ends_while_nobody_watches_leaves_no_flow(
         assert any(one in reason for one in ended), reason
     assert generations(flows, "waits", companion) == ["running"]
     airflow.mark_task("waits", companion, "flow", "failed")
+    if not TOLD:
+        flow_of(flows, "waits", companion).cancel("enough")
     reason_of(flow_of(flows, "waits", companion))
 
 
