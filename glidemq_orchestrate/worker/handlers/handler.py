@@ -192,7 +192,8 @@ class RegistersHandlers(ABC):
     def on_start(self, hook: L) -> L:
         """Register a function that runs once before the worker takes jobs; if it raises, the start fails.
 
-        If it has a parameter without a default, it is called with a ``Serving``.
+        Until it has returned, the worker does not count as a worker of its queues. If it has a parameter
+        without a default, it is called with a ``Serving``.
         """
         self._registry.start_hooks.append(hook)
         return hook

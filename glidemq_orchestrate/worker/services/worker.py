@@ -24,7 +24,7 @@ from glidemq_orchestrate.attempts import client_supervision, workers
 from glidemq_orchestrate.attempts.client_supervision import Area
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, begin
 from glidemq_orchestrate.attempts.supervision import Supervision
-from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.foundation.functions import with_directory
@@ -176,7 +176,6 @@ class Worker(HandlerService, RegistersHandlers):
         for name, keys in self._queues.items():
             try:
                 await self._run(workers.open_queues([keys]))
-                await self._chores[name].announce()
             except ProtocolError as exc:  # keys of one queue are broken: still serve the others
                 self._failures.report(f"queue {name}", exc)
         for hook in self.handlers.starting(Serving(tuple(self._queues), self._settings)):
@@ -195,9 +194,18 @@ class Worker(HandlerService, RegistersHandlers):
                 self._failures,
             )  # fmt: skip
         for name, keys in self._queues.items():
-            self._begin_queue(name, keys, jobs)
+            self._begin_queue(name, keys, jobs, is_registered=await self._register(name))
 
-    def _begin_queue(self, name: str, keys: QueueKeys, jobs: JobRunner) -> None:
+    async def _register(self, name: str) -> bool:
+        """Register on a queue; returns False if that failed. Before the start hooks it would be too early."""
+        try:
+            await self._chores[name].announce()
+        except GlideMQError as exc:
+            self._failures.report(f"registration of queue {name}", exc)
+            return False
+        return True
+
+    def _begin_queue(self, name: str, keys: QueueKeys, jobs: JobRunner, *, is_registered: bool) -> None:
         """Start the tasks of one queue. A failure of one task, or of the queue, affects no other."""
         feed, chores = self._feeds[name], self._chores[name]
         self._keep(f"queue {name}", feed.serve)
@@ -208,7 +216,8 @@ class Worker(HandlerService, RegistersHandlers):
             self._keep(receipts.what, receipts.serve)
         self._keep(f"listening to queue {name}", feed.listen)
         self._every(f"leases of queue {name}", self._heartbeats.seconds, partial(self._beat, keys, jobs))
-        self._every(f"registration of queue {name}", ANNOUNCE_SECONDS, chores.announce, immediately=False)
+        registration = f"registration of queue {name}"
+        self._every(registration, ANNOUNCE_SECONDS, chores.announce, immediately=not is_registered)
         self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, chores.maintain)
         reclaim_seconds = min(self._lock_seconds / 2, RECLAIM_SECONDS)
         self._every(f"reclaiming of queue {name}", reclaim_seconds, chores.reclaim)

@@ -15,6 +15,7 @@ import pytest
 from glidemq_orchestrate import Broadcast, BroadcastWorker, Handlers, JobState, Queue, Worker
 from glidemq_orchestrate.worker import JobEvent
 from glidemq_orchestrate.worker import messenger as messages
+from glidemq_orchestrate.worker.services import supervisor
 from tests.server.worker.containment.states import is_in
 
 if TYPE_CHECKING:
@@ -234,6 +235,23 @@ def test_a_start_hook_with_an_argument_is_told_what_is_served(
     assert serving.queues == ("etl",)
     with Queue(serving.queues[0], serving.settings) as own:
         assert own.counts(indexed_only=True)[JobState.COMPLETED] == 1
+
+
+def test_a_worker_with_a_slow_start_hook_is_registered_when_it_serves(
+    queue: Queue, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "REGISTERED_MS", 2_000)
+    handlers, registered = Handlers(), list[Any]()
+    handlers.handler("work")(lambda ctx: 1)
+
+    @handlers.on_start
+    def slow() -> None:
+        registered.extend(queue.workers())
+        time.sleep(2.5)
+
+    run_worker(["etl"], handlers)
+    assert [one.handlers for one in queue.workers()] == [("work",)]
+    assert registered == []
 
 
 def test_a_chatty_job_holds_up_no_neighbour(
