@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 MAX_PORT: Final = 65_535
+TYPE: Final = "glidemq"
+_LIKE: Final = ("valkey", "redis", "generic")
 URL: Final = "the URL in host"
 _PLAIN: Final = re.compile(r"[^@/?#\\\s,]+(\s*,\s*[^@/?#\\\s,]+)*")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
@@ -94,6 +96,7 @@ def dashboard_urls(connection: Connection) -> str:
 
 
 def _settings(connection: Connection) -> ConnectionSettings:
+    _check_type(connection)
     _check_texts(connection)
     host = (connection.host or "").strip()
     if not host:
@@ -116,6 +119,12 @@ def _settings(connection: Connection) -> ConnectionSettings:
     _check_tls(stated)
     options = {name: stated.get(name) for name in _BESIDE_URL if name in stated}
     return ConnectionSettings(_url(stated), **options)
+
+
+def _check_type(connection: Connection) -> None:
+    """Refuse types whose fields mean something else; a ``valkeys://`` URI would lose its TLS."""
+    if (given := connection.conn_type or TYPE) not in (TYPE, *_LIKE):
+        raise ConfigurationError(f"its type is {given!r}: set it to {TYPE} ({', '.join(_LIKE)} fit, too)")
 
 
 def _check_texts(connection: Connection) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_glidemq.version_compat import AirflowException, AirflowFailException
 from glidemq_orchestrate import runs
-from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded
+from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded, TransportError
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.errors import FailedNode
@@ -144,8 +144,11 @@ class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
 
 
 @contextmanager
-def airflow_errors() -> Iterator[None]:
+def airflow_errors(conn_id: str = "") -> Iterator[None]:
     """Turn errors of the core into Airflow's: those that a retry cannot fix fail the task without a retry.
+
+    Args:
+        conn_id: The connection to name when its server cannot be reached.
 
     Raises:
         GlideMQException: The same call may succeed later.
@@ -163,7 +166,8 @@ def airflow_errors() -> Iterator[None]:
         raise GlideMQFlowSuperseded(exc.flow_id) from exc
     except GlideMQError as exc:
         kind = GlideMQException if exc.retryable or isinstance(exc, _PASSING) else AirflowFailException
-        raise kind(f"{type(exc).__name__}: {exc}") from exc
+        where = f"connection {conn_id}: " if conn_id and isinstance(exc, TransportError) else ""
+        raise kind(f"{type(exc).__name__}: {where}{exc}") from exc
 
 
 def _given(reason: str) -> str:

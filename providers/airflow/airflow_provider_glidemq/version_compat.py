@@ -18,6 +18,7 @@ except (AttributeError, ImportError):  # Airflow 3.1
 
 AirflowException = exceptions.AirflowException
 AirflowFailException = exceptions.AirflowFailException
+AirflowNotFoundException = exceptions.AirflowNotFoundException
 AirflowOptionalProviderFeatureException = exceptions.AirflowOptionalProviderFeatureException
 AirflowRescheduleException = exceptions.AirflowRescheduleException
 AirflowSensorTimeout = exceptions.AirflowSensorTimeout

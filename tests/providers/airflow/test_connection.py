@@ -340,3 +340,16 @@ def test_settings_show_no_password() -> None:
     shown = repr(settings_from(WAYS["form"]))  # type: ignore[arg-type]
     assert "p@ss" not in shown
     assert "hunter" not in shown
+
+
+@pytest.mark.parametrize("uri", ["http://valkey:6379", "valkeys://valkey:6379"])
+def test_another_type_of_connection_is_refused_with_those_that_fit(uri: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^connection c: its type is '(http|valkeys)': set it to glidemq \("
+    ):
+        settings_from(Connection.from_uri(uri, conn_id="c"))
+    for kind in ("valkey", "redis", "generic"):
+        assert (
+            settings_from(Connection(conn_id="c", conn_type=kind, host="valkey")).url
+            == "valkey://valkey:6379/0"
+        )

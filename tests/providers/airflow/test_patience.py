@@ -194,9 +194,19 @@ class TestAProcessOfATask:
         with pytest.raises(AirflowFailException, match="refused the user or password"):
             self.operator(chain()).execute(context())
         monkeypatch.delenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT")
-        with pytest.raises(GlideMQException, match="cannot be looked up") as caught:
+        defined = (
+            "glidemq_default is not defined. Fix: add it in Airflow, or set AIRFLOW_CONN_GLIDEMQ_DEFAULT"
+        )
+        with pytest.raises(GlideMQException, match=defined) as caught:
             self.operator(chain()).execute(context())
         assert not isinstance(caught.value, AirflowFailException), "a retry may find it"
+
+    def test_names_the_connection_whose_server_does_not_answer(
+        self, context: Contexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", "glidemq://127.0.0.1:1")
+        with pytest.raises(GlideMQException, match="connection glidemq_default: cannot connect to valkey://"):
+            self.operator(chain()).execute(context())
 
     @pytest.mark.parametrize("deferrable", [True, False])
     def test_of_a_sensor(

@@ -148,6 +148,20 @@ def test_a_port_where_something_else_answers_is_told() -> None:
             )
 
 
+@pytest.mark.parametrize("scheme", ["valkey", "valkeys"])
+async def test_an_unknown_name_of_a_host_is_told(scheme: str) -> None:
+    url = f"{scheme}://no-such-host.invalid:6379"
+    with Queue("etl", url) as queue, pytest.raises(ConnectionFailed) as told:
+        queue.counts()
+    async with AsyncQueue("etl", url) as again:
+        with pytest.raises(ConnectionFailed) as also:
+            await again.counts()
+    for error in (told, also):
+        assert str(error.value).endswith(
+            "Fix: check the name of the host; this machine finds no address for it"
+        )
+
+
 def test_a_server_that_is_no_sentinel_says_so(port: int) -> None:
     settings = ConnectionSettings(f"valkey+sentinel://127.0.0.1:{port}/main", sentinel_password=SECRET)
     with (

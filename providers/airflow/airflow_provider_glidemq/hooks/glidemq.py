@@ -18,7 +18,7 @@ from airflow.sdk import BaseHook
 import glidemq_orchestrate
 from airflow_provider_glidemq.connection import dashboard_urls, settings_from
 from airflow_provider_glidemq.get_provider_info import get_provider_info
-from airflow_provider_glidemq.version_compat import amask_secret, mask_secret
+from airflow_provider_glidemq.version_compat import AirflowNotFoundException, amask_secret, mask_secret
 from glidemq_orchestrate import ConnectionSettings, runs
 from glidemq_orchestrate.dashboard import link_to
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
@@ -176,6 +176,11 @@ def looking_up(conn_id: str) -> Iterator[None]:
         yield
     except GlideMQError:
         raise
+    except AirflowNotFoundException as exc:
+        raise LookupFailed(
+            f"connection {conn_id} is not defined. "
+            f"Fix: add it in Airflow, or set AIRFLOW_CONN_{conn_id.upper()}"
+        ) from exc
     except Exception as exc:
         raise LookupFailed(
             f"connection {conn_id} cannot be looked up in Airflow: {type(exc).__name__}"

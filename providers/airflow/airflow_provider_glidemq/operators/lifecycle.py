@@ -254,7 +254,7 @@ class FlowTask(ReportsLineage, Linked, TemplatedOperator):
         Once the flow exists, failures to reach the server count as temporary for some minutes.
         """
         patience, run = patience_for(self.log, f"Flow {flow_id}"), self._run_of(context)
-        with airflow_errors():
+        with airflow_errors(self.glidemq_conn_id):
             while True:
                 try:
                     with self._producer() as producer:
