@@ -5,6 +5,7 @@ A caller learns from an exception whether anything was sent, and whether a repea
 
 from __future__ import annotations
 
+from socket import gaierror
 from typing import Final
 
 from redis import exceptions
@@ -31,6 +32,7 @@ _STRIPPED: Final = {
 }
 OTHER: Final = "what answers there is no Valkey"
 _PORT: Final = "Fix: check the port; that of Valkey is 6379 by default"
+_NAME: Final = "Fix: check the name of the host; this machine finds no address for it"
 _DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
 
 
@@ -59,7 +61,8 @@ def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception)
         return _too_many(where)
     if isinstance(exc, exceptions.ResponseError):
         return _login_failed(settings, where, exc)
-    return ConnectionFailed(f"cannot connect to {where}: {text}. {_advice(settings, text)}")
+    advice = _NAME if isinstance(exc.__cause__ or exc.__context__, gaierror) else _advice(settings, text)
+    return ConnectionFailed(f"cannot connect to {where}: {text}. {advice}")
 
 
 def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
