@@ -133,7 +133,7 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
     home, flow_id, now_ms = ref.home, ref.flow_id, clock.now_ms()
     yield from ask(records.write_once(home, flow_id, "created_at", now_ms))
     yield from ask(records.write(home, flow_id, _header(ref, flow, before)))
-    yield from _write_tables(ref, flow)
+    yield from _write_tables(ref, flow, clock)
     part: Sequence[CheckedNode] = ()
     for more in parts(flow.nodes[::-1]):  # dependents first, so that no dependency exists without them
         if word := (yield from _heartbeat(ref, clock)):
@@ -200,14 +200,19 @@ def _header(ref: FlowRef, flow: CheckedFlow, before: Before | None) -> dict[str,
     return fields
 
 
-def _write_tables(ref: FlowRef, flow: CheckedFlow) -> Op[None]:
-    """Write the row of every node, and the policies of nodes that have any."""
+def _write_tables(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
+    """Write the row of every node, and the policies of nodes that have any.
+
+    Lists the flow each time: if another client submitted it, and it has been removed since, the sweep removes
+    these tables too.
+    """
+    enlisting = records.enlist(ref.home, ref.flow_id, clock.now_ms())
     rows = ((node.name, _row(ref.flow_id, node)) for node in flow.nodes)
     for part in parts_of_size(rows):
-        yield from ask(write_table(ref.home, ref.flow_id, part))
+        yield from ask_all([write_table(ref.home, ref.flow_id, part), enlisting])
     texts = ((node.name, text) for node in flow.nodes if (text := policy_text(node)))
     for part in parts_of_size(texts):
-        yield from ask(write_policies(ref.home, ref.flow_id, part))
+        yield from ask_all([write_policies(ref.home, ref.flow_id, part), enlisting])
 
 
 def _row(flow_id: str, node: CheckedNode) -> str:

@@ -80,6 +80,10 @@ class Checker:
         listed = set(self.client.zrange(self.home.key("gmo:portable"), 0, -1))
         return bool(self.client.keys("*:gmo:grow:*") or listed - {self.ledger.stored})
 
+    def has_entries(self) -> bool:
+        """Whether a worker will find an entry of a job that has ended, or that is gone."""
+        return any(self.client.xlen(QueueKeys(PREFIX, name).key("stream")) for name in self.plan.queues)
+
     def has_due(self) -> bool:
         """Whether the time of a node has passed, and nobody has taken note; or a node was seen to wait."""
         late = (self.client.zcount(key, "-inf", self.scheduler.now) for key in self.client.keys("*:gmo:due"))

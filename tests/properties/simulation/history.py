@@ -138,8 +138,9 @@ class History:
         return list(self.checker.problems())
 
     def _sweep(self) -> None:
-        """Wait until what attempts have staged in vain is removed, and the times of nodes that have ended."""
+        """Wait until what is left of nodes that have ended is removed, and what was staged in vain."""
         scheduler = self.scheduler
+        scheduler.go(lambda: not self.checker.has_entries(), steps=20_000, ms=60_000)
         if self.checker.has_staged():
             scheduler.now += SWEPT_MS
             scheduler.go(lambda: not self.checker.has_staged(), steps=20_000, ms=60_000)

@@ -206,7 +206,7 @@ def test_a_flow_that_ends_while_a_slow_sweep_keeps_it_is_removed(slots: Slots) -
 
 
 @pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
-def test_a_slow_submission_of_a_removed_flow_leaves_no_jobs(slots: Slots) -> None:
+def test_a_slow_submission_of_a_removed_flow_leaves_no_jobs_and_no_tables(slots: Slots) -> None:
     home = QueueKeys("glide", check_flow(KEPT).home)
     for place in places(1, 4):
         clear(slots)
@@ -217,9 +217,11 @@ def test_a_slow_submission_of_a_removed_flow_leaves_no_jobs(slots: Slots) -> Non
         slots.run(upkeep.sweep(home, slots))
         for _ in slow:
             pass
-        for _ in range(2):
+        for _ in range(3):
+            slots.now += 1
             slots.run(upkeep.sweep(home, slots))
-        assert not [key for key in slots.stored() if ":job:" in key or ":deps:" in key], place
+        kinds = (":job:", ":deps:", ":gmo:flow:f:", ":gmo:portable")
+        assert not [key for key in slots.stored() if any(kind in key for kind in kinds)], place
         if is_over:
             break
     assert place > 10
