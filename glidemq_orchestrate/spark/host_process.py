@@ -72,9 +72,9 @@ def main() -> None:
 
 
 def _is_of_a_killed_jvm(exc: BaseException) -> bool:
-    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415  of an extra
-
-    return isinstance(exc, Py4JNetworkError | ConnectionError | EOFError)
+    if (protocol := sys.modules.get("py4j.protocol")) and isinstance(exc, protocol.Py4JNetworkError):
+        return True
+    return isinstance(exc, ConnectionError | EOFError)
 
 
 class _Host:

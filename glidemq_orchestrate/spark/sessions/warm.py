@@ -168,8 +168,10 @@ def _build(settings: SparkSettings) -> _Running:
                 from pyspark import SparkConf, SparkContext
                 from pyspark.sql import SparkSession
         except ImportError as exc:
+            missing = (exc.name or "pyspark").partition(".")[0]
             raise ConfigurationError(
-                "Spark steps need PySpark: pip install 'glidemq-orchestrate[spark]'"
+                f"Spark steps need {'PySpark' if missing == 'pyspark' else missing}: "
+                "pip install 'glidemq-orchestrate[spark]'"
             ) from exc
         given = settings.spark_conf()
         gateway: Any = None
