@@ -21,11 +21,11 @@ from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.log import captured
 from glidemq_orchestrate.worker.handlers.named_call import NamedCall
+from glidemq_orchestrate.worker.handlers.results import REMEDY
 from glidemq_orchestrate.worker.handlers.signals import HandlerSignal, Skip, Unrecoverable
 
 JOB_NAME: Final = "python"
 CONTEXT: Final = "ctx"
-_REMEDY: Final = "Write data to a file or a table and return its location"
 # Exceptions of Airflow, by name: the core does not import Airflow.
 _OF_AIRFLOW: Final[Mapping[str, type[HandlerSignal]]] = {
     "AirflowSkipException": Skip,
@@ -55,7 +55,7 @@ def run_function(ctx: Context) -> Json:
             if signal := _OF_AIRFLOW.get(name):
                 raise signal(str(exc)) from exc
         raise
-    return call.checked(result, _REMEDY)
+    return call.checked(result, REMEDY)
 
 
 def _takes_context(call: NamedCall) -> bool:

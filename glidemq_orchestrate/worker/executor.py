@@ -25,13 +25,14 @@ from glidemq_orchestrate.foundation.texts import short_reason
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED, Attempt, has_passed
 from glidemq_orchestrate.jobs.option_values import MAX_DELAY_MS, delay_ms
 from glidemq_orchestrate.wire.call import Run
-from glidemq_orchestrate.wire.codec import JsonLike, encode
+from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts, portable, refuse_unreadable
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.log import about, job_name, log_job
 from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware, inside_out, wrap
 from glidemq_orchestrate.worker.handlers.registered import BackoffStrategy, Registered
+from glidemq_orchestrate.worker.handlers.results import encode_result
 from glidemq_orchestrate.worker.handlers.signals import (
     BatchError,
     RetryLater,
@@ -56,7 +57,7 @@ MAX_REMEMBERED: Final = 10_000
 def outcome_of_value(attempt: Attempt, value: JsonLike, chance: float) -> Outcome:
     """The outcome of a handler that returned; a value that is not valid JSON is a failure."""
     try:
-        text = "null" if value is None else encode(value, where=f"result of job {attempt.name}")
+        text = "null" if value is None else encode_result(value, where=f"result of job {attempt.name}")
     except EncodeError as exc:
         return outcome_of_error(attempt, exc, chance)
     return Outcome(attempt, Kind.DONE, text, attempt.options.remove_on_complete)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import LeaseLost, PayloadTooLarge
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Reporter
+from glidemq_orchestrate.worker.handlers.results import encode_result
 from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 HEAD: Final = struct.Struct(">cI")
@@ -125,6 +126,6 @@ def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], frames: F
     reporter = ProcessReporter(frames, job["name"])
     context = Context(**job, reporter=reporter, cancelled=Cancelled())
     try:
-        return encode(function(context), where=f"result of job {job['name']}").encode()
+        return encode_result(function(context), where=f"result of job {job['name']}").encode()
     finally:
         reporter.end()

@@ -13,9 +13,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time, timedelta
 from functools import partial
-from numbers import Number
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
@@ -23,12 +21,12 @@ from glidemq_orchestrate.errors import ConfigurationError, EncodeError
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.results import shown_path, why_not_json
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 ALL: Final = "[*]"
 PIPES: Final = "dagster_pipes"
 """The field of a job for ``open_pipes``; functions do not receive it."""
-_DEEPEST: Final = 100
 _FIELDS: Final = frozenset({"callable", "arguments", "inputs", PIPES})
 _ONLY_ON_AIRFLOW: Final = (
     ". A DAG file needs Airflow. Fix: install airflow-provider-glidemq for the worker too, or move the "
@@ -101,54 +99,9 @@ class NamedCall:
         try:
             encode(result, where=f"result of {self.title}")
         except EncodeError as exc:
-            found = _not_json(result)
-            if found is None:
-                raise InvalidCall(f"{exc}. {remedy}") from exc
-            place, value = found
-            raise InvalidCall(
-                f"result of {self.title} is not JSON: {place} is of type {_kind(value)}. "
-                f"{_conversion(value) or remedy}"
-            ) from exc
+            raise InvalidCall(why_not_json(exc, result, remedy)) from exc
         returned: Json = result
         return returned
-
-
-def _not_json(value: Any, place: Sequence[object] = ()) -> tuple[str, Any] | None:
-    """The first part of a result that is not JSON, with its place; None if there is none."""
-    if value is None or isinstance(value, str | int | float) or len(place) > _DEEPEST:
-        return None
-    if isinstance(value, dict):
-        for key, part in value.items():
-            if not isinstance(key, str):
-                return f"a key{_of(place)}", key
-            if found := _not_json(part, [*place, key]):
-                return found
-        return None
-    if isinstance(value, list | tuple):
-        parts = (_not_json(part, [*place, number]) for number, part in enumerate(value))
-        return next((found for found in parts if found), None)
-    return f"the value at {_shown(place)}" if place else "it", value
-
-
-def _of(place: Sequence[object]) -> str:
-    return f" of {_shown(place)}" if place else ""
-
-
-def _kind(value: object) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-
-
-def _conversion(value: object) -> str:
-    """How to convert a value to JSON; empty if that needs more than a line of code."""
-    if value is None or isinstance(value, Number | str):  # a key, or a number of numpy, pandas or decimal
-        return "Convert it by int(...), float(...) or str(...)"
-    if isinstance(value, date | time | timedelta):  # a datetime is a date
-        return "Convert it by str(...)"
-    if isinstance(value, set | frozenset):
-        return "Convert it by sorted(...)"
-    is_single = getattr(value, "shape", None) == () and hasattr(value, "item")  # of numpy
-    return "Convert it by .item() or str(...)" if is_single else ""
 
 
 def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., Any]:
@@ -200,14 +153,14 @@ def put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Map
             for step in path if node in results else []:
                 value = value[step]
         except (KeyError, IndexError, TypeError) as exc:
-            raise InvalidCall(f"{title}: the result of node {node} has no {_shown(path)}") from exc
+            raise InvalidCall(f"{title}: the result of node {node} has no {shown_path(path)}") from exc
         try:
             target: Any = arguments
             for step in place[:-1]:
                 target = target[step]
             target[place[-1]] = value
         except (KeyError, IndexError, TypeError) as exc:
-            raise InvalidCall(f"{title}: its arguments have no place {_shown(place)}") from exc
+            raise InvalidCall(f"{title}: its arguments have no place {shown_path(place)}") from exc
 
 
 def _result(node: str, results: Mapping[str, Json]) -> Any:
@@ -223,10 +176,6 @@ def _result(node: str, results: Mapping[str, Json]) -> Any:
         and name == f"{start}{inside}]"
     }
     return [results[places[place]] for place in sorted(places)]
-
-
-def _shown(path: Sequence[object]) -> str:
-    return "".join(f"[{step!r}]" for step in path)[:200]
 
 
 _FIX: Final = "Fix: start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"

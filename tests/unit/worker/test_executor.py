@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 import pytest
@@ -100,6 +100,15 @@ def test_a_result_that_is_not_json_is_a_failure_of_the_attempt(subtests: pytest.
             assert verdict.kind is Kind.FAIL
             assert "result of job work" in verdict.text
             assert verdict.text.startswith(("EncodeError: ", "PayloadTooLarge: "))
+
+
+def test_a_result_that_is_not_json_is_told_with_its_place_and_a_conversion() -> None:
+    result: Any = {"days": [datetime(2026, 1, 1)]}  # noqa: DTZ001  as it comes from a row
+    told = outcome_of_value(attempt(), result, 0.0)
+    assert told.text == (
+        "EncodeError: result of job work is not JSON: the value at ['days'][0] is of type datetime.datetime. "
+        "Convert it by str(...)"
+    )
 
 
 def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:

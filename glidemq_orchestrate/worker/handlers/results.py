@@ -1,0 +1,81 @@
+"""The results of handlers as JSON, and what is told about one that is not JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, time, timedelta
+from numbers import Number
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import EncodeError, PayloadTooLarge
+from glidemq_orchestrate.wire.codec import encode
+
+REMEDY: Final = "Write data to a file or a table and return its location"
+_DEEPEST: Final = 100
+
+
+def encode_result(result: Any, *, where: str) -> str:
+    """Encode the result of a handler.
+
+    Raises:
+        EncodeError: It is not JSON. The message names the place and the type, and how to convert the value.
+        PayloadTooLarge: As ``encode``.
+    """
+    try:
+        return encode(result, where=where)
+    except PayloadTooLarge:
+        raise
+    except EncodeError as exc:
+        raise EncodeError(why_not_json(exc, result, REMEDY), where=where) from exc
+
+
+def why_not_json(refused: EncodeError, result: Any, remedy: str) -> str:
+    """The message about a result that was refused; it ends with a conversion, or with the remedy."""
+    found = _not_json(result)
+    if found is None:
+        return f"{refused}. {remedy}"
+    place, value = found
+    return f"{refused.where} is not JSON: {place} is of type {_kind(value)}. {_conversion(value) or remedy}"
+
+
+def _not_json(value: Any, place: Sequence[object] = ()) -> tuple[str, Any] | None:
+    """The first part of a result that is not JSON, with its place; None if there is none."""
+    if value is None or isinstance(value, str | int | float) or len(place) > _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                return f"a key{_of(place)}", key
+            if found := _not_json(part, [*place, key]):
+                return found
+        return None
+    if isinstance(value, list | tuple):
+        parts = (_not_json(part, [*place, number]) for number, part in enumerate(value))
+        return next((found for found in parts if found), None)
+    return f"the value at {shown_path(place)}" if place else "it", value
+
+
+def _of(place: Sequence[object]) -> str:
+    return f" of {shown_path(place)}" if place else ""
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _conversion(value: object) -> str:
+    """How to convert a value to JSON; empty if that needs more than a line of code."""
+    if value is None or isinstance(value, Number | str):  # a key, or a number of numpy, pandas or decimal
+        return "Convert it by int(...), float(...) or str(...)"
+    if isinstance(value, date | time | timedelta):  # a datetime is a date
+        return "Convert it by str(...)"
+    if isinstance(value, set | frozenset):
+        return "Convert it by sorted(...)"
+    is_single = getattr(value, "shape", None) == () and hasattr(value, "item")  # of numpy
+    return "Convert it by .item() or str(...)" if is_single else ""
+
+
+def shown_path(path: Sequence[object]) -> str:
+    """A path of keys and indexes, as in code: ``['rows'][0]``."""
+    return "".join(f"[{step!r}]" for step in path)[:200]
