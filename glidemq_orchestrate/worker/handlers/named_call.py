@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError
 from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.results import shown_path, why_not_json
@@ -125,7 +126,12 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
     except AttributeError as exc:
         # Show its file: another module of that name may come first on the import path of the worker.
         place = getattr(module, "__file__", None) or "built in"
-        raise InvalidCall(f"{title}: module {module_name} ({place}) has no {path}") from exc
+        names = [known for known, thing in list(vars(module).items()) if callable(thing)]
+        near = did_you_mean(path, names) or "."
+        raise InvalidCall(
+            f"{title}: module {module_name} ({place}) has no {path}{near} "
+            "Fix: if it was added after the start of the worker, restart the worker"
+        ) from exc
     if not callable(target):
         raise InvalidCall(f"{title}: {path} is not a function")
     function: Callable[..., Any] = target

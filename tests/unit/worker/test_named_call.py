@@ -113,7 +113,11 @@ NO_CALLS: list[tuple[Any, str]] = [
     ({"callable": "json.dumps"}, "package.module:function"),
     ({"callable": "json:dumps"}, "may not import json"),
     ({"callable": "WORK:number"}, "number is not a function"),
-    ({"callable": "WORK:nothing"}, r"module \S+ \(/.*\.py\) has no nothing"),
+    (
+        {"callable": "WORK:nothing"},
+        r"module \S+ \(/.*\.py\) has no nothing\. Fix: if it was added .* restart the worker",
+    ),
+    ({"callable": "WORK:takls"}, "has no takls; did you mean 'talks'\\? Fix: if it was added"),
     ({"callable": "WORK:os.system"}, "may not import os"),
     ({"callable": "WORK:add.__globals__"}, "may not import"),
     ({"callable": "WORK:add"}, "missing a required argument: 'left'"),
