@@ -84,11 +84,20 @@ class NamedCall:
             InvalidCall: They do not match.
         """
         try:
-            inspect.signature(self.function).bind(*[None] * leading, **{**self.arguments, **supplied})
-        except TypeError as exc:
-            raise InvalidCall(f"{self.title}: it does not take these arguments: {exc}") from exc
+            signature = inspect.signature(self.function)
         except ValueError:
             return  # a callable without a readable signature: the call itself will fail
+        try:
+            signature.bind(*[None] * leading, **{**self.arguments, **supplied})
+        except TypeError as exc:
+            known = list(signature.parameters)
+            unknown = next((name for name in self.arguments if name not in known), None)
+            why = str(exc)
+            if unknown is not None and repr(unknown) not in why:
+                why += f"; there is no parameter {unknown!r}"
+            if unknown is not None:
+                why += did_you_mean(unknown, [name for name in known[leading:] if name not in supplied])
+            raise InvalidCall(f"{self.title}: it does not take these arguments: {why}") from exc
 
     def checked(self, result: Any, remedy: str) -> Json:
         """The result of the function.

@@ -121,7 +121,15 @@ NO_CALLS: list[tuple[Any, str]] = [
     ({"callable": "WORK:os.system"}, "may not import os"),
     ({"callable": "WORK:add.__globals__"}, "may not import"),
     ({"callable": "WORK:add"}, "missing a required argument: 'left'"),
-    ({"callable": "WORK:add", "arguments": {"up": 1}}, "does not take these arguments"),
+    ({"callable": "WORK:add", "arguments": {"up": 1}}, "missing.*'left'; there is no parameter 'up'"),
+    (
+        {"callable": "WORK:add", "arguments": {"lefd": 1}},
+        "missing a required argument: 'left'; there is no parameter 'lefd'; did you mean 'left'\\?$",
+    ),
+    (
+        {"callable": "WORK:add", "arguments": {"left": 1, "rigth": 1}},
+        "an unexpected keyword argument 'rigth'; did you mean 'right'\\?$",
+    ),
     ({"callable": "WORK:add", "arguments": [1]}, "arguments must be an object"),
     ({"callable": "WORK:add", "kwargs": {}}, "unknown field kwargs"),
     ({"callable": "WORK:not_json"}, "not JSON.*Convert it by sorted"),
