@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -90,13 +91,8 @@ class NamedCall:
         try:
             signature.bind(*[None] * leading, **{**self.arguments, **supplied})
         except TypeError as exc:
-            known = list(signature.parameters)
-            unknown = next((name for name in self.arguments if name not in known), None)
-            why = str(exc)
-            if unknown is not None and repr(unknown) not in why:
-                why += f"; there is no parameter {unknown!r}"
-            if unknown is not None:
-                why += did_you_mean(unknown, [name for name in known[leading:] if name not in supplied])
+            names = [name for name in list(signature.parameters)[leading:] if name not in supplied]
+            why = f"{exc}{_unknown(signature, self.arguments, names, str(exc))}"
             raise InvalidCall(f"{self.title}: it does not take these arguments: {why}") from exc
 
     def checked(self, result: Any, remedy: str) -> Json:
@@ -114,6 +110,17 @@ class NamedCall:
         return returned
 
 
+def _unknown(signature: inspect.Signature, given: Mapping[str, Json], names: list[str], told: str) -> str:
+    """What to add to an error about arguments: one that is no parameter, and the nearest parameter."""
+    if any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+        return ""
+    unknown = next((name for name in given if name not in signature.parameters), None)
+    if unknown is None:
+        return ""
+    text = "" if repr(unknown) in told else f"; there is no parameter {unknown!r}"
+    return text + did_you_mean(unknown, names)
+
+
 def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., Any]:
     module_name, _, path = name.partition(":")
     if not module_name or not path:
@@ -123,8 +130,14 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
     except ImportNotAllowed as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     except Exception as exc:
-        missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
-        remedy = _ONLY_ON_AIRFLOW if (missing or "").partition(".")[0].startswith("airflow") else ""
+        missing = (exc.name or "") if isinstance(exc, ModuleNotFoundError) else ""
+        remedy = ""
+        if missing.partition(".")[0].startswith("airflow"):
+            remedy = _ONLY_ON_AIRFLOW
+        elif missing and f"{module_name}.".startswith(f"{missing}."):
+            remedy = ". Fix: install it for the worker, or start the worker in its directory"
+        elif missing:
+            remedy = f". Fix: install {missing.partition('.')[0]} for the worker"
         raise InvalidCall(
             f"{title}: importing {module_name} failed: {type(exc).__name__}: {exc}{remedy}"
         ) from exc
@@ -193,15 +206,20 @@ def _result(node: str, results: Mapping[str, Json]) -> Any:
     return [results[places[place]] for place in sorted(places)]
 
 
-_FIX: Final = "Fix: start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"
-
-
 class ImportNotAllowed(Exception):
-    """The worker was not started with a package that contains this module; nothing was imported."""
+    """The worker was not started with a package that contains this module; nothing was imported.
 
-    def __init__(self, module: str, allowed: Sequence[str]) -> None:
+    The message names the ``package`` to allow, if it is known.
+    """
+
+    def __init__(self, module: str, allowed: Sequence[str], package: str = "") -> None:
         may = f"from {', '.join(allowed)}" if allowed else "nothing that a job names"
-        super().__init__(f"this worker may not import {module}: it imports {may}. {_FIX}")
+        option = f"--allow-import {package or 'PACKAGE'}"
+        argument = f"Worker(allow_import=[{repr(package) if package else '...'}])"
+        super().__init__(
+            f"this worker may not import {module}: it imports {may}. "
+            f"Fix: start the worker with {option}, or {argument}"
+        )
 
 
 def check_packages(names: Sequence[str]) -> tuple[str, ...]:
@@ -240,7 +258,8 @@ def import_allowed(module: str, allowed: Sequence[str]) -> ModuleType:
         Exception: The import raised it.
     """
     if not is_allowed(module, allowed):
-        raise ImportNotAllowed(module, allowed)
+        is_to_name = _are_names(module) and module.partition(".")[0] not in sys.stdlib_module_names
+        raise ImportNotAllowed(module, allowed, module.rpartition(".")[0] or module if is_to_name else "")
     with importing():
         return importlib.import_module(module)
 

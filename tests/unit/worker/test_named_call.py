@@ -259,6 +259,26 @@ def test_a_dag_file_on_a_worker_without_airflow_is_explained(work: str) -> None:
         run_function(job(data, f"{work}_dag"))
 
 
+def test_the_package_to_allow_is_named(work: str) -> None:
+    for name, package in (
+        ("etl.steps.load:rows", "etl.steps"),
+        ("etl:rows", "etl"),
+        ("os:remove", "PACKAGE"),
+    ):
+        with pytest.raises(InvalidCall, match=f"Fix: start the worker with --allow-import {package}, or"):
+            run_function(job({"callable": name}, work))
+
+
+def test_a_module_that_is_not_installed_is_told_with_a_fix(work: str, tmp_path: Path) -> None:
+    (tmp_path / f"{work}_needs.py").write_text("import of_nobody.part\n")
+    for module, fix in (
+        ("nowhere_to_be", "install it for the worker, or start the worker in its directory"),
+        (f"{work}_needs", "install of_nobody for the worker"),
+    ):
+        with pytest.raises(InvalidCall, match=rf"importing {module} failed: .*\. Fix: {fix}$"):
+            run_function(job({"callable": f"{module}:load"}, module))
+
+
 class Single:
     """As numpy has a single bool."""
 
