@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
-from glidemq_orchestrate.errors import EncodeError, GlideMQError
+from glidemq_orchestrate.errors import CodecError, EncodeError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.texts import short_reason
@@ -35,6 +35,7 @@ from glidemq_orchestrate.worker.handlers.registered import BackoffStrategy, Regi
 from glidemq_orchestrate.worker.handlers.results import encode_result
 from glidemq_orchestrate.worker.handlers.signals import (
     BatchError,
+    HandlerSignal,
     RetryLater,
     Skip,
     Suspend,
@@ -341,7 +342,11 @@ class Executor:
             return self._outcomes_of_batch(attempts, exc.results)
         first, extra = attempts[0], about("attempt_failed", attempts[0])
         number = first.attempts_made + 1
-        logger.info("%s: attempt %d raised", job_name(first), number, exc_info=exc, extra=extra)
+        if logger.isEnabledFor(logging.INFO):
+            # The message of such an error says everything, and is logged with the verdict.
+            is_told = isinstance(exc, HandlerSignal | CodecError) and not traceback_text(exc)
+            shown = None if is_told else exc
+            logger.info("%s: attempt %d raised", job_name(first), number, exc_info=shown, extra=extra)
         return [self.outcome_of_error(attempt, exc) for attempt in attempts]
 
     def _outcomes_of_cancel(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate.errors import JobFailed
+from glidemq_orchestrate.python import handlers
 from tests.processes import spawned
+
+if TYPE_CHECKING:
+    from tests.conftest import RunWorker
 
 MINUTE = timedelta(minutes=1)
 WORK = """
@@ -47,3 +56,16 @@ def test_a_worker_runs_functions_of_the_packages_that_it_was_started_with(
         assert list(queue.logs(flow.node("total").job_id).lines) == ["3 rows"]
         (failed,) = flows.submit(FlowSpec("no", [node("no", "os:getcwd", {})])).wait(timeout=MINUTE).failed
         assert "may not import os: it imports from my_work" in failed.reason
+
+
+def test_an_error_whose_message_says_everything_is_logged_without_a_traceback(
+    queue: Queue, run_worker: RunWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "glidemq_orchestrate.worker")
+    run_worker(["etl"], handlers, allow_import=["json"])
+    for arguments, is_traced in (({}, False), ({"s": "{"}, True)):
+        with pytest.raises(JobFailed):
+            queue.add_and_wait("python", {"callable": "json:loads", "arguments": arguments})
+        (record,) = [one for one in caplog.records if "attempt 1 raised" in one.message]
+        assert bool(record.exc_info) is is_traced
+        caplog.clear()
