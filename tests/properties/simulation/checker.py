@@ -15,7 +15,7 @@ from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.portable import records
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.wire.call import ask
-from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from tests.chaos.leftovers import leftovers
 from tests.properties.simulation.expiry import Expiry
 from tests.properties.simulation.ledger import FLOW, PREFIX, VANISHED, ServerLedger
@@ -81,8 +81,10 @@ class Checker:
         return bool(self.client.keys("*:gmo:grow:*") or listed - {self.ledger.stored})
 
     def has_entries(self) -> bool:
-        """Whether a worker will find an entry of a job that has ended, or that is gone."""
-        return any(self.client.xlen(QueueKeys(PREFIX, name).key("stream")) for name in self.plan.queues)
+        """Whether a worker has not looked yet at an entry of a job that has ended; none may hold one."""
+        streams = [QueueKeys(PREFIX, name).key("stream") for name in self.plan.queues]
+        held = (self.client.xpending(one, GROUP)["pending"] for one in streams)
+        return any(self.client.xlen(one) > some for one, some in zip(streams, held, strict=True))
 
     def has_due(self) -> bool:
         """Whether the time of a node has passed, and nobody has taken note; or a node was seen to wait."""
