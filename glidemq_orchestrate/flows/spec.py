@@ -121,6 +121,10 @@ class FlowSpec:
             object.__setattr__(self, name, _span(getattr(self, name)))
         object.__setattr__(self, "nodes", _in_queue(self.nodes, self.queue))
 
+    def __repr__(self) -> str:
+        """The name and the number of nodes: orchestrators log a specification in one line."""
+        return f"<FlowSpec {self.name!r:.80}: {len(self.nodes)} nodes>"
+
     @classmethod
     @explained(InvalidFlow)
     def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 
 SHOWN_NODES: Final = 10
 SHOWN_SIZES: Final = 3
+SHOWN_TEMPLATE: Final = 100
+_UNDEFINED: Final = re.compile(r"'(?P<name>\w+)' is undefined")
+_DATED: Final = (
+    "ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz", "logical_date", "data_interval_start",
+    "data_interval_end",
+)  # fmt: skip
+_DATES: Final = (
+    "This run has no logical date. "
+    "Fix: trigger it with one (airflow dags trigger -l DATE), or use {{ run_id }}"
+)
+_NAMES: Final = "Fix: correct the template"
 _PASSING: Final = (FlowNotFound, Superseded)
 
 
@@ -141,6 +153,25 @@ class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
             "they are; or set up an XCom backend for object storage ([core] xcom_backend, "
             f"[common.io] xcom_objectstorage_threshold).{advice}"
         )
+
+
+def template_failed(text: str, place: Sequence[str], error: Exception) -> GlideMQException:
+    """The error for a template that cannot be rendered.
+
+    Args:
+        text: The template; only its beginning is shown.
+        place: The steps to it from the field of the operator, such as ``nodes``, ``node a``, ``data``.
+        error: The error of Jinja.
+    """
+    nodes = [at for at, step in enumerate(place) if step.startswith("node ")]
+    first = nodes[-1] if nodes else -1
+    field = ".".join(place[first + 1 :]).replace(".[", "[")
+    where = ", ".join(part for part in (place[first] if nodes else "", field) if part)
+    shown = text if len(text) <= SHOWN_TEMPLATE else f"{text[:SHOWN_TEMPLATE]}..."
+    undefined = _UNDEFINED.fullmatch(str(error))
+    is_dated = undefined is not None and undefined["name"] in _DATED
+    advice = _DATES if is_dated else _NAMES
+    return GlideMQException(f"{where or 'template'}: {type(error).__name__}: {error}, in {shown!r}. {advice}")
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import render_template_to_string
+from jinja2 import TemplateError
 
-from airflow_provider_glidemq.exceptions import located_errors
+from airflow_provider_glidemq.exceptions import located_errors, template_failed
 from glidemq_orchestrate import Dependency
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ class Rendered:
         other: Renders values that are neither text nor a collection nor a dataclass.
         marks: The opening marks of templates.
         seen: The ids of values that are not rendered, such as the results of other tasks.
+
+    Raises:
+        GlideMQException: A template fails; the message names the node and the field.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Rendered:
     ) -> None:
         self._native, self._text, self._other = native, text, other
         self._marks, self._seen = marks, seen
+        self._place: list[str] = []  # of the value being rendered, for errors
 
     def value(self, value: Any, field: str = "") -> Any:
         """Render a value; ``field`` is the name of the field that holds it."""
@@ -103,7 +108,15 @@ class Rendered:
 
     def text(self, value: str) -> str:
         """Render text to text."""
-        return self._text(value) if is_template(value, self._marks) else value
+        if not is_template(value, self._marks):
+            return value
+        return self._told(self._text, value)
+
+    def _told(self, render: Callable[[str], T], text: str) -> T:
+        try:
+            return render(text)
+        except TemplateError as exc:
+            raise template_failed(text, self._place, exc) from exc
 
     def _of_members(self, value: Any, field: str) -> Any:
         if is_dataclass(value) and not isinstance(value, type):
@@ -119,11 +132,17 @@ class Rendered:
 
     def _changed(self, value: Mapping[Any, Any], field: str) -> dict[Any, Any]:
         """The members that change when rendered."""
-        inside = {name: self.value(part, _field(field, name)) for name, part in value.items()}
+        inside = {name: self._at(str(name), part, _field(field, name)) for name, part in value.items()}
         return {name: part for name, part in inside.items() if part is not value[name]}
 
+    def _at(self, step: str, value: Any, field: str) -> Any:
+        self._place.append(step)
+        rendered = self.value(value, field)
+        self._place.pop()
+        return rendered
+
     def _of_list(self, value: Any, field: str) -> Any:
-        parts = [self.value(part, field) for part in value]
+        parts = [self._at(_step(number, part), part, field) for number, part in enumerate(value)]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
         if isinstance(value, list):
@@ -134,8 +153,14 @@ class Rendered:
         if not is_template(value, self._marks):
             return value
         if isinstance(value, Dependency):
-            return Dependency(self._text(value), value.on_failure)
-        return self._text(value) if field in NAMED else self._native(value)
+            return Dependency(self._told(self._text, value), value.on_failure)
+        return self._told(self._text if field in NAMED else self._native, value)
+
+
+def _step(number: int, part: object) -> str:
+    """The place of a member of a list: a node by its name."""
+    name = part.get("name") if isinstance(part, Mapping) else getattr(part, "name", None)
+    return f"node {name}" if isinstance(name, str) else f"[{number}]"
 
 
 def _field(outer: str, name: object) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow_provider_glidemq.exceptions import GlideMQException
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
@@ -163,3 +164,30 @@ class TestRefusedWhenItRuns:
                     results(flow, context())
                 with valkey.producer() as producer:
                     assert producer.list() == []
+
+
+class TestATemplateThatFails:
+    @pytest.mark.parametrize("as_spec", [False, True])
+    def test_names_its_node_its_field_and_the_remedy(
+        self, *, as_spec: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        nodes = [FlowNode("load", queue="q", data={"note": "x" * 5_000})]
+        nodes.append(FlowNode("totals", queue="q", data={"arguments": {"day": "{{ ds }}", "n": [1]}}))
+        spec = FlowSpec("nightly", nodes)
+        with DAG("d", schedule=None):
+            task = GlideMQFlowOperator(task_id="t", flow=spec if as_spec else spec.to_dict())
+        with pytest.raises(GlideMQException) as told:
+            task.render_template_fields({"run_id": "manual"})
+        assert str(told.value) == (
+            "node totals, data.arguments.day: UndefinedError: 'ds' is undefined, in '{{ ds }}'. "
+            "This run has no logical date. Fix: trigger it with one (airflow dags trigger -l DATE), "
+            "or use {{ run_id }}"
+        )
+        assert not as_spec or len(caplog.text.partition("Traceback")[0]) < 500
+
+    def test_outside_the_nodes_names_its_field(self) -> None:
+        flow = {**one(), "labels": {"by": "{{ params.who.name }}"}}
+        with DAG("d", schedule=None):
+            task = GlideMQFlowOperator(task_id="t", flow=flow)
+        with pytest.raises(GlideMQException, match=r"^labels\.by: .*Fix: correct the template"):
+            task.render_template_fields({"params": {}})
