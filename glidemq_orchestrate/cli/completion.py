@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -19,7 +19,12 @@ NEWEST: Final = 100
 
 def flow_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """The ids of the newest flows that begin with the text."""
-    return _complete(ctx, incomplete, lambda client: (flow.id for flow in client.flows.list(limit=NEWEST)))
+    return ids_like(ctx.params, incomplete)
+
+
+def ids_like(params: Mapping[str, Any], start: str) -> list[str]:
+    """``flow_ids`` for the options of a command."""
+    return _complete(params, start, lambda client: (flow.id for flow in client.flows.list(limit=NEWEST)))
 
 
 def node_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -28,24 +33,26 @@ def node_names(ctx: typer.Context, incomplete: str) -> list[str]:
     if not flow_id:
         return []
     return _complete(
-        ctx, incomplete, lambda client: (node.name for node in client.flows.get(flow_id).nodes())
+        ctx.params, incomplete, lambda client: (node.name for node in client.flows.get(flow_id).nodes())
     )
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names of the queues that begin with the text."""
-    return _complete(ctx, incomplete, lambda client: client.queues())
+    return _complete(ctx.params, incomplete, lambda client: client.queues())
 
 
-def _complete(ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[str]]) -> list[str]:
+def _complete(
+    params: Mapping[str, Any], incomplete: str, read: Callable[[Client], Iterable[str]]
+) -> list[str]:
     found: list[str] = []
-    reader = threading.Thread(target=_read, args=(ctx.params, read, found), daemon=True)
+    reader = threading.Thread(target=_read, args=(params, read, found), daemon=True)
     reader.start()
     reader.join(PATIENCE.total_seconds())
     return sorted(name for name in list(found) if name.startswith(incomplete) and name.isprintable())
 
 
-def _read(options: dict[str, Any], read: Callable[[Client], Iterable[str]], found: list[str]) -> None:
+def _read(options: Mapping[str, Any], read: Callable[[Client], Iterable[str]], found: list[str]) -> None:
     prefix = options.get("prefix") or DEFAULT_PREFIX
     # The command itself reports what is wrong.
     with suppress(Exception), Client(options.get("url"), prefix=prefix) as client:

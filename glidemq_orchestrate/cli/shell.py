@@ -29,11 +29,12 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.completion import queue_names
+from glidemq_orchestrate.cli.completion import ids_like, queue_names
 from glidemq_orchestrate.errors import (
     CodecError,
     ConfigurationError,
     EncodeError,
+    FlowNotFound,
     GlideMQError,
     InvalidFlow,
     InvalidJob,
@@ -145,7 +146,7 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
         except TransportError as exc:
             stop_with(exc, UNREACHABLE if exc.retryable else 1)
         except GlideMQError as exc:
-            stop_with(exc, 1)
+            stop_with(_with_ids(exc, kwargs), 1, exc)
         except BrokenPipeError:  # ``| head`` has read enough
             raise
         except OSError as exc:
@@ -158,6 +159,13 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(130) from None
 
     return run
+
+
+def _with_ids(exc: GlideMQError, options: Mapping[str, Any]) -> GlideMQError:
+    """The error; for an unknown flow, with the ids of newest flows that begin with the given text."""
+    given = options.get("flow_id")
+    found = ids_like(options, given) if isinstance(exc, FlowNotFound) and isinstance(given, str) else []
+    return FlowNotFound(f"{exc}. Ids that begin with it: {', '.join(found[:3])}") if found else exc
 
 
 class Commands(typer.core.TyperGroup):

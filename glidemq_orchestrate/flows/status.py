@@ -122,7 +122,11 @@ class NodeStatus:
 
     @property
     def seconds(self) -> float | None:
-        """The duration of the last run; None if it has not ended or the node has not run."""
+        """The duration of the last run; None if it has not ended or the node has not run.
+
+        It counts from the moment when a worker received the job. If the worker then held it back, since after
+        a loss suspects run one at a time, the handler ran for less.
+        """
         if self.started_at is None or self.finished_at is None or self.finished_at < self.started_at:
             return None
         return (self.finished_at - self.started_at).total_seconds()
@@ -254,6 +258,7 @@ def raise_unless_completed(ended: FlowOutcome) -> None:
         failure = FlowFailed(state.id, ended.failed)
         failure.add_note(
             f"Fix: to rerun what did not complete: flow.retry_failed(), or glidemq flow retry {state.id}. "
+            f"With a mended flow file: glidemq flow submit FILE --id {state.id} --retry-failed. "
             "To rerun all of it: flow.restart(), or glidemq flow restart"
         )
         raise failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -27,6 +27,7 @@ from glidemq_orchestrate.cli.shell import (
     AsJson,
     Prefix,
     Url,
+    errors,
     print_json,
     print_text,
     read_json,
@@ -169,6 +170,8 @@ def retry(
         changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
         if not as_json:
             print_text(changed_line("Run again", changed) if changed else _unchanged(flow.id, before))
+            if changed and (advice := _task_to_clear(flow.status().labels)):
+                errors.print(advice, markup=False, highlight=False, soft_wrap=True)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)
 
 
@@ -176,6 +179,17 @@ def _unchanged(flow_id: str, state: FlowState) -> str:
     if state is FlowState.COMPLETED:
         return f"Nothing was changed: the flow has completed. To run it again: glidemq flow restart {flow_id}"
     return "Nothing was changed: the flow is running."
+
+
+def _task_to_clear(labels: Mapping[str, str]) -> str:
+    """What to run again in an orchestrator that has the flow, by its labels; empty without one."""
+    if labels.get("orchestrator") == "airflow":
+        task = f"{labels.get('dag_id', '?')}/{labels.get('task_id', '?')} of run {labels.get('run_id', '?')}"
+        return f"The Airflow task stays failed: now clear {task}. It waits for this run."
+    if "dagster_run" in labels:
+        step = f"step {labels.get('dagster_step', '?')} of run {labels['dagster_run']}"
+        return f"The Dagster run stays failed: now re-execute {step} from failure; it waits for this run."
+    return ""
 
 
 @reports_errors

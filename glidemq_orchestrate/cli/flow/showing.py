@@ -140,6 +140,8 @@ def details(row: Mapping[str, Any], *, full: bool) -> Table:
             for key, part in value.items():
                 table.add_row(f"input {key}", Text(short(part, None if full else SHOWN_CHARACTERS, _MORE)))
             continue
+        if name == "seconds":  # from when a worker received the job; it may have held it back
+            value = f"≤ {value}"  # noqa: PLW2901
         text = "\n".join(value) if name == "logs" else short(value, None if full else SHOWN_CHARACTERS, _MORE)
         table.add_row(name.replace("_", " "), Text(text))
     return table

@@ -108,6 +108,7 @@ def test_a_change_of_an_older_generation_is_refused(glidemq: Glidemq, file: str)
 def test_a_failed_flow_is_run_again(glidemq: Glidemq, file: str) -> None:
     failed = glidemq("flow", "submit", file, "--id", "bad-5")
     assert "To run the nodes again that did not complete: glidemq flow retry bad-5." in failed.stderr
+    assert "glidemq flow submit FILE --id bad-5 --retry-failed" in failed.stderr.replace("\n", " ")
     again = glidemq("flow", "retry", "bad-5", "--json")
     assert again.exit_code == 1
     shown = json.loads(again.stdout)
@@ -119,3 +120,45 @@ def test_a_failed_flow_is_run_again(glidemq: Glidemq, file: str) -> None:
     said = "Nothing was changed: the flow has completed. To run it again: glidemq flow restart good-5"
     assert (again.exit_code, again.stdout.splitlines()[0]) == (0, said)
     assert glidemq("flow", "submit", file, "--id", "bad-5", "--retry-failed").exit_code == 1
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize(
+    ("labels", "advice"),
+    [
+        (
+            {"orchestrator": "airflow", "dag_id": "nightly", "task_id": "etl", "run_id": "manual"},
+            "The Airflow task stays failed: now clear nightly/etl of run manual",
+        ),
+        (
+            {"dagster_run": "r-1", "dagster_step": "etl"},
+            "The Dagster run stays failed: now re-execute step etl of run r-1",
+        ),
+    ],
+)
+def test_a_retry_names_the_task_that_stays_failed(
+    glidemq: Glidemq, tmp_path: Path, labels: dict[str, str], advice: str
+) -> None:
+    path = tmp_path / "flow.json"
+    path.write_text(json.dumps(FlowSpec("n", [node("clean[3]")], labels=labels).to_dict()))
+    glidemq("flow", "submit", str(path), "--id", "bad-6")
+    again = glidemq("flow", "retry", "bad-6")
+    assert advice in again.stderr
+    assert "stays failed" not in glidemq("flow", "retry", "bad-6", "--json").stderr
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_time_of_a_node_may_include_a_wait_in_its_worker(glidemq: Glidemq, file: str) -> None:
+    glidemq("flow", "submit", file, "--id", "good-6")
+    shown = glidemq("flow", "node", "good-6", "extract").stdout
+    assert any(line.startswith("seconds") and "≤ " in line for line in shown.splitlines())
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_beginning_of_an_id_suggests_whole_ids_and_changes_nothing(glidemq: Glidemq, file: str) -> None:
+    glidemq("flow", "submit", file, "--id", "af-518519-long")
+    for command in (("show", "af-518519"), ("node", "af-518519", "extract"), ("restart", "af-518519")):
+        done = glidemq("flow", *command)
+        said = "no flow af-518519 on this server. Ids that begin with it: af-518519-long"
+        assert (done.exit_code, said in done.stderr) == (1, True)
+    assert "generation 1" not in glidemq("flow", "show", "af-518519-long").stdout
