@@ -14,5 +14,5 @@ from tests.chaos.size import Size
 def test_every_promise_holds_while_processes_die_and_the_server_fails(seed: int, tmp_path: Path) -> None:
     found = outcome_of(seed, tmp_path, Size(flows=25, kills=400, seconds=10, pause=0.2))
     assert found["violations"] == []
-    assert sum(found["kills"].values()) >= 10
+    assert sum(found["kills"].values()) >= 5
     assert found["runs"] > found["flows"]
