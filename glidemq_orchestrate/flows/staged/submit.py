@@ -16,7 +16,15 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import FlowIncomplete, GlideMQError, TransportError
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, kept, traced
 from glidemq_orchestrate.flows.definitions import refuse_lost
-from glidemq_orchestrate.flows.generation import Before, FlowRef, OnExisting, begin_generation, flow_status
+from glidemq_orchestrate.flows.generation import (
+    Before,
+    FlowRef,
+    OnExisting,
+    begin_generation,
+    expired,
+    flow_status,
+    is_expired,
+)
 from glidemq_orchestrate.flows.home import add_home, hold_claim, take_id
 from glidemq_orchestrate.flows.owner import Owner, owner_words
 from glidemq_orchestrate.flows.staged.lost_jobs import find_removed
@@ -359,6 +367,7 @@ def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[F
     Also reruns completed nodes whose removed results are needed.
 
     Raises:
+        FlowExpired: Its retention has ended.
         NodeNotRepeatable: A required job was removed with its data. Nothing was changed.
     """
     is_broken = (yield from ask(flow_status(ref.home, ref.flow_id))).state in BROKEN
@@ -372,7 +381,14 @@ def retry(ref: FlowRef, clock: Clock, owner: Owner | None, also: Sequence[str]) 
 
 
 def needed_again(ref: FlowRef) -> Op[list[str]]:
-    """The refs of completed nodes that a retry reruns, since their results were removed."""
+    """The refs of completed nodes that a retry reruns, since their results were removed.
+
+    Raises:
+        FlowExpired: They are being removed with all of the flow.
+        NodeNotRepeatable: A required job was removed with its data.
+    """
     found = yield from find_removed(ref.home, ref.flow_id)
+    if found.lost and (yield from ask(is_expired(ref.home, ref.flow_id))):
+        raise expired(ref)
     refuse_lost(ref.public_id, found.lost)
     return found.needed

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Flow, FlowNode, FlowProducer, FlowSpec, JobState, Queue
-from glidemq_orchestrate.errors import NodeNotRepeatable, ResultRemoved
+from glidemq_orchestrate.errors import FlowExpired, NodeNotRepeatable, ResultRemoved
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.staged.submit import needed_again
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.builders import node
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, states
@@ -128,6 +131,18 @@ def test_what_others_remove_is_an_error_until_it_is_submitted_again(
     assert again.result(timeout=LONG) == {"a": "a!", "b": "b!", "c": "c!"}
     assert work.inputs["c"] == {"a": "a!", "b": "b!"}
     assert work.ran.count("b") == 1
+
+
+@pytest.mark.parametrize("submit", ["staged"], indirect=True)
+def test_a_retry_during_the_removal_of_its_flow_says_that_it_expired(
+    submit: Submit, hand: Hand, redis_client: Any, work: Work
+) -> None:
+    work.ends["b"] = "failed"
+    submit(*NODES).wait(timeout=LONG)
+    foreign_removal(redis_client, "f~a")  # as a sweep begins that the retry has not seen yet
+    redis_client.hset("glide:{etl}:gmo:flow:f", "expired_at", "1")
+    with pytest.raises(FlowExpired, match="removed after its retention"):
+        hand.run(needed_again(FlowRef(QueueKeys("glide", "etl"), "f", "staged")))
 
 
 def test_a_failed_job_that_others_remove_is_made_from_the_specification(
