@@ -152,7 +152,8 @@ def test_every_command_of_the_page_is_run_by_a_test() -> None:
     found = re.findall(r"(?:`|\$ )((?:glidemq|airflow) [^`\n]+)", PAGE.read_text("utf-8"))
     assert len(found) > 15
     for command in found:
-        line = command.replace("QUEUE", "etl").replace("NODE", "a").removeprefix("glidemq ")
+        line = command.replace("QUEUE", "etl").replace("NODE", "a").replace("FILE", "n.yaml")
+        line = line.removeprefix("glidemq ")
         if "..." not in line:  # a worker
             assert line in tests, command
 
@@ -171,6 +172,18 @@ def test_a_node_failed(incident: Incident) -> None:
     worker.stop()
     incident.work()
     assert "completed" in incident("flow retry ID")
+
+
+def test_a_node_failed_because_of_its_data(incident: Incident) -> None:
+    file = incident.folder / "n.yaml"
+    incident.patch.chdir(incident.folder)
+    incident.start(["etl"], {"work": lambda ctx: 1 / ctx.data}, url=incident.url)
+    flow = "name: n\nqueue: etl\nnodes: [{name: a, job: work, data: %d}]\n"
+    file.write_text(flow % 0)
+    assert "ZeroDivisionError" in incident("flow submit n.yaml --id ID")
+    assert "failed" in incident("flow retry ID")
+    file.write_text(flow % 1)
+    assert "completed" in incident("flow submit n.yaml --id ID --retry-failed")
 
 
 def test_a_node_failed_as_no_worker_has_its_handler(incident: Incident) -> None:

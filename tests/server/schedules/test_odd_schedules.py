@@ -93,7 +93,7 @@ def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(
                 clock.now += 3_600_000
         assert fired == 4, case
         assert raw.hget(P + where, name) == text
-        assert len([record for record in caplog.records if "is skipped" in record.message]) == 1
+        assert len([record for record in caplog.records if "is skipped" in record.getMessage()]) == 1
         broken, good = sorted(schedulers.list(), key=lambda entry: entry.name == "good")
         assert (bool(broken.broken), good.broken) == (True, "")
         assert schedulers.get(broken.name) == broken

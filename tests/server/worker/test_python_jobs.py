@@ -66,6 +66,6 @@ def test_an_error_whose_message_says_everything_is_logged_without_a_traceback(
     for arguments, is_traced in (({}, False), ({"s": "{"}, True)):
         with pytest.raises(JobFailed):
             queue.add_and_wait("python", {"callable": "json:loads", "arguments": arguments})
-        (record,) = [one for one in caplog.records if "attempt 1 raised" in one.message]
+        (record,) = [one for one in caplog.records if "attempt 1 raised" in one.getMessage()]
         assert bool(record.exc_info) is is_traced
         caplog.clear()
