@@ -23,7 +23,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from glidemq_orchestrate.errors import ConfigurationError
@@ -227,6 +226,8 @@ def _file_of(module: ModuleType | None, function: Any) -> Path:
 @functools.cache
 def bundle_folders() -> tuple[Path, ...]:
     """The roots of Airflow's DAG bundles; of a versioned one, the folder that follows its branch."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager  # noqa: PLC0415  not for each DAG file
+
     bundles = DagBundlesManager().get_all_dag_bundles()  # type: ignore[no-untyped-call]
     return tuple(bundle.path for bundle in bundles)
 
