@@ -7,12 +7,12 @@ from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.operations.flow import FlowOperations
 from glidemq_orchestrate.clients.operations.flow_reading import Change
 from glidemq_orchestrate.clients.operations.producer import FlowHandle, ProducerOperations
-from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import Label
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus, Wait
+from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus, OnExisting, Wait
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.job import JobLogs

@@ -18,7 +18,7 @@ from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.definitions import PolicyForm, Ran, StoredNodes
 from glidemq_orchestrate.flows.dependencies import OnFailure
-from glidemq_orchestrate.flows.generation import Before, FlowRef, Generation, OnExisting, status_of_record
+from glidemq_orchestrate.flows.generation import Before, FlowRef, Generation, status_of_record
 from glidemq_orchestrate.flows.home import home_of
 from glidemq_orchestrate.flows.node_table import GONE, Inputs, RequestedChange, Row
 from glidemq_orchestrate.flows.owner import Owner
@@ -33,7 +33,7 @@ from glidemq_orchestrate.flows.staged import changes as staged_changes
 from glidemq_orchestrate.flows.staged import growth, lost_jobs
 from glidemq_orchestrate.flows.staged import reading as staged_reading
 from glidemq_orchestrate.flows.staged import submit as staged_submit
-from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus, OnExisting
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.call import Op, ask

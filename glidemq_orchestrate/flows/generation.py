@@ -10,10 +10,10 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from glidemq_orchestrate.errors import ConfigurationError, FlowExpired, FlowNotFound
-from glidemq_orchestrate.flows.status import FlowId, FlowState, FlowStatus
+from glidemq_orchestrate.flows.status import FlowId, FlowState, FlowStatus, OnExisting
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command, function
@@ -21,7 +21,6 @@ from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import exact, moment, parsed_object
 
-OnExisting = Literal["attach", "retry_failed", "restart"]
 TOMBSTONE: Final = timedelta(days=30)
 _ON_EXISTING: Final[tuple[str, ...]] = get_args(OnExisting)
 _SEPARATOR: Final = "\n"  # requests contain no control characters

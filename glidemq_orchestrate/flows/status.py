@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NewType, Protocol
+from typing import Any, Final, Literal, NewType, Protocol
 
 from glidemq_orchestrate.errors import FailedNode, FlowCancelled, FlowFailed, Superseded
 from glidemq_orchestrate.jobs.states import JobState
 
 FlowId = NewType("FlowId", str)
+OnExisting = Literal["attach", "retry_failed", "restart"]
+"""What a submission does with a flow that exists under its id."""
 SILENT: Final = timedelta(seconds=12)
 
 

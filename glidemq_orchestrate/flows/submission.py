@@ -33,7 +33,6 @@ from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.generation import (
     Before,
     FlowRef,
-    OnExisting,
     check_on_existing,
     every_generation,
     first_generation,
@@ -47,7 +46,7 @@ from glidemq_orchestrate.flows.index import CurrentGeneration, find_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ownership import Ownership
 from glidemq_orchestrate.flows.plan import compared, explain_conflict
-from glidemq_orchestrate.flows.status import FlowState, FlowStatus, raise_if_superseded
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus, OnExisting, raise_if_superseded
 from glidemq_orchestrate.flows.stored_spec import read_flow
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import described

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.flows.generation import OnExisting
+    from glidemq_orchestrate.flows.status import OnExisting
     from glidemq_orchestrate.foundation.durations import Duration
     from glidemq_orchestrate.foundation.suggestions import nearest
     from glidemq_orchestrate.foundation.texts import in_block, in_line, in_text
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 _PUBLIC: Final = {
-    "flows.generation": ("OnExisting",),
+    "flows.status": ("OnExisting",),
     "foundation.durations": ("Duration",),
     "foundation.suggestions": ("nearest",),
     "foundation.texts": ("in_block", "in_line", "in_text"),

@@ -19,9 +19,8 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     Superseded,
 )
-from glidemq_orchestrate.flows.generation import OnExisting
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.status import FlowState
+from glidemq_orchestrate.flows.status import FlowState, OnExisting
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.runs.following import (
     ChangeBatch,

@@ -14,8 +14,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from glidemq_orchestrate.errors import Superseded
-from glidemq_orchestrate.flows.generation import OnExisting
-from glidemq_orchestrate.flows.status import FlowState, FlowStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus, OnExisting
 
 
 class Overtaken(Superseded):

@@ -15,13 +15,13 @@ from glidemq_orchestrate.clients.operations.flow import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
-from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import Label, find_ref, flow_statuses, list_flows
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ownership import Ownership, Renewals
 from glidemq_orchestrate.flows.plan import FlowPlan, plan_submission
 from glidemq_orchestrate.flows.spec import FlowSpec
-from glidemq_orchestrate.flows.status import FlowState, FlowStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus, OnExisting
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.values import check_request

@@ -6,12 +6,12 @@ import json
 
 from glidemq_orchestrate.errors import GenerationTaken, InvalidFlow
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.generation import Before, FlowRef, OnExisting
+from glidemq_orchestrate.flows.generation import Before, FlowRef
 from glidemq_orchestrate.flows.portable import succession
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.flows.portable.changes import retry_failed
 from glidemq_orchestrate.flows.portable.staging import stage
-from glidemq_orchestrate.flows.status import FlowState
+from glidemq_orchestrate.flows.status import FlowState, OnExisting
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import shown
 from glidemq_orchestrate.wire.call import Op

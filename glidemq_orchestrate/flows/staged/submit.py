@@ -19,7 +19,6 @@ from glidemq_orchestrate.flows.definitions import refuse_lost
 from glidemq_orchestrate.flows.generation import (
     Before,
     FlowRef,
-    OnExisting,
     begin_generation,
     expired,
     flow_status,
@@ -28,7 +27,7 @@ from glidemq_orchestrate.flows.generation import (
 from glidemq_orchestrate.flows.home import add_home, hold_claim, take_id
 from glidemq_orchestrate.flows.owner import Owner, owner_words
 from glidemq_orchestrate.flows.staged.lost_jobs import find_removed
-from glidemq_orchestrate.flows.status import BROKEN, FlowState
+from glidemq_orchestrate.flows.status import BROKEN, FlowState, OnExisting
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, function

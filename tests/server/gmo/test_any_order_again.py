@@ -33,8 +33,9 @@ from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_ma
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
+    from glidemq_orchestrate.flows.generation import FlowRef
     from glidemq_orchestrate.flows.owner import OnExpiry
+    from glidemq_orchestrate.flows.status import OnExisting
     from glidemq_orchestrate.wire.call import Op
     from tests.server.conftest import Hand
 

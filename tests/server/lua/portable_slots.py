@@ -12,9 +12,10 @@ from redis.crc import key_slot
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.portable import advance, reading
+from glidemq_orchestrate.flows.status import OnExisting
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op
 from glidemq_orchestrate.wire.replies import error_from

@@ -16,9 +16,10 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
 from glidemq_orchestrate.flows import outcome
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_flow, flow_history
 from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
+from glidemq_orchestrate.flows.status import OnExisting
 from glidemq_orchestrate.flows.submission import MAX_TRIES, begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
