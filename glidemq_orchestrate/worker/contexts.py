@@ -170,11 +170,7 @@ class RunningFlow(FlowOfNode):
 class WatchedFlow(RunningFlow):
     """Notices calls of its async methods that are not awaited; the arguments are those of ``RunningFlow``."""
 
-    def __init__(
-        self, run: Run, loop: asyncio.AbstractEventLoop, prefix: str, attempt: Attempt, clock: Clock
-    ) -> None:
-        super().__init__(run, loop, prefix, attempt, clock)
-        self._calls: list[tuple[str, Coroutine[Any, Any, None]]] = []
+    _calls: Sequence[tuple[str, Coroutine[Any, Any, None]]] = ()
 
     def add_nodes_async(
         self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()
