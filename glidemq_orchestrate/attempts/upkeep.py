@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.attempts import dead_letters as letters
 from glidemq_orchestrate.attempts.dead_letters import write_noted
-from glidemq_orchestrate.attempts.workers import SILENT_MS
+from glidemq_orchestrate.attempts.workers import FORGET_AFTER_MS
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.home import expire_due
@@ -68,7 +68,7 @@ def reclaim(  # noqa: PLR0913  the rules of a lease
     The next upkeep advances flows that fail as a result. ``silent_ms``: after this long without a heartbeat
     a worker with jobs is reported as silent; 0: none is.
     """
-    now_ms, forgotten_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
+    now_ms, forgotten_ms = clock.now_ms(), max(FORGET_AFTER_MS, 2 * lock_ms)
     reclaiming = reclaim_jobs(
         queue, consumer, lock_ms=lock_ms, max_stalled=max_stalled, now_ms=now_ms, silent_ms=silent_ms
     )

@@ -19,7 +19,8 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import parsed_object
 
 FOREIGN_IDLE_MS: Final = 10_000
-SILENT_MS: Final = 60_000
+FORGET_AFTER_MS: Final = 60_000
+"""A worker without jobs that has not renewed its registration for this long is removed from its queue."""
 REGISTERED_MS: Final = 30_000
 """How long a registration of a worker lasts."""
 LOST_MS: Final = 15_000

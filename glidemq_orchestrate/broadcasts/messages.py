@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from glidemq_orchestrate.attempts import dead_letters
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.upkeep import clean_up, expire, forget_workers
-from glidemq_orchestrate.attempts.workers import SILENT_MS
+from glidemq_orchestrate.attempts.workers import FORGET_AFTER_MS
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.values import SUBJECT
@@ -344,7 +344,7 @@ def upkeep(subscription: Subscription, lock_ms: int, clock: Clock) -> Op[int]:
     """
     queue, group = subscription.queue, subscription.group
     (due_ms,) = yield from expire([queue], clock)
-    yield from ask(forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
+    yield from ask(forget_workers(queue, group, max(FORGET_AFTER_MS, 2 * lock_ms), clock.now_ms()))
     yield from clean_up([queue], clock)
     if (yield from ask(dead_letters.count(queue))):
         yield from write_noted([queue], clock)

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from glidemq_orchestrate.flows import NodeStatus
-from glidemq_orchestrate.testing.chaos.book import Book, Job, job_of
+from glidemq_orchestrate.testing.chaos.book import Book, JobKey, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.unfenced import Unfenced
 
@@ -19,7 +19,7 @@ STRIKES: Final = frozenset({"ProcessExpired", "SessionLost", "DriverFailed"})
 NS_IN_MS: Final = 1_000_000
 
 
-def place_of(node: NodeStatus) -> Job:
+def place_of(node: NodeStatus) -> JobKey:
     """The job of a node."""
     return node.queue, node.job_id
 
@@ -42,8 +42,8 @@ class RoundBook(Book):
         self.forgotten = {entry["flow"] for entry in by_kind["submitted"] if self._is_forgotten(entry)}
         self.forgotten |= {entry["job"] for entry in by_kind["added"] if self._is_forgotten(entry)}
         self.unfenced = Unfenced(by_kind["begin"], [*by_kind["reporting"], *by_kind["reported"]])
-        self._errors: dict[Job, list[str]] = defaultdict(list)
-        self._well: dict[Job, set[str]] = defaultdict(set)
+        self._errors: dict[JobKey, list[str]] = defaultdict(list)
+        self._well: dict[JobKey, set[str]] = defaultdict(set)
         for run, entry in self.ends.items():
             if entry["error"]:
                 self._errors[job_of(entry)].append(entry["error"])
@@ -56,16 +56,16 @@ class RoundBook(Book):
             if slot := self.begins.get(entry["run"], {}).get("slot"):
                 self.slots[slot].add(entry["job"] if job_of(entry) in self.unfenced else entry["run"])
 
-    def completed(self, job: Job) -> list[LedgerEntry]:
+    def completed(self, job: JobKey) -> list[LedgerEntry]:
         """The results of a job that the server has accepted."""
         return [entry for entry in self.accepted[job] if entry["kind"] == "completed"]
 
-    def is_struck(self, job: Job, attempts: int) -> bool:
+    def is_struck(self, job: JobKey, attempts: int) -> bool:
         """Whether a job may have used up its attempts because processes of its handler were killed."""
         errors = self._errors[job]
         return not STRIKES.isdisjoint(errors) and len(errors) >= attempts
 
-    def results_of(self, job: Job, accepted: str | None) -> set[str | None]:
+    def results_of(self, job: JobKey, accepted: str | None) -> set[str | None]:
         """The runs of a job of which a dependent may have the result: the accepted one.
 
         Of an unfenced job, of any that has ended well.

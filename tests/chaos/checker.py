@@ -10,7 +10,7 @@ from glidemq_orchestrate import FlowProducer, JobState, Queue
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
 from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.testing.chaos import promises
-from glidemq_orchestrate.testing.chaos.book import Job
+from glidemq_orchestrate.testing.chaos.book import JobKey
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.book import RoundBook, place_of
 from tests.chaos.in_process import value_of
@@ -251,7 +251,7 @@ class Checker:
             yield "has a wrong result"
         yield from self._given(planned, node, found, results, begin)
 
-    def _accepted(self, job: Job, *, runs: int = 1) -> Iterator[str]:
+    def _accepted(self, job: JobKey, *, runs: int = 1) -> Iterator[str]:
         """The end of a job is accepted once in each of its runs, and once more each time that all is lost."""
         accepted = () if job in self._book.unfenced else self._book.completed(job)
         for text in promises.accepted_once(accepted, runs + len(self._book.emptied)):
@@ -287,7 +287,7 @@ class Checker:
             elif is_same and old.waits and self._was_accepted(place):
                 yield from self._lost("results", f"{step.name} had completed, and ran again")
 
-    def _was_accepted(self, job: Job) -> bool:
+    def _was_accepted(self, job: JobKey) -> bool:
         """Whether a result was accepted for good."""
         is_certain = not self._book.emptied and job not in self._book.unfenced
         return is_certain and any(self._book.completed(job))
@@ -320,7 +320,7 @@ class Checker:
             awaited = {name for name in awaited if ended[name] <= begin["at"]}
         yield from promises.given_accepted(self._book, begin, begin["inputs"], accepted, awaited)
 
-    def _from_last(self, job: Job, run: str) -> Iterator[str]:
+    def _from_last(self, job: JobKey, run: str) -> Iterator[str]:
         if self._keeps_leases and not self._book.emptied and job not in self._book.unfenced:
             yield from promises.accepted_from_last(self._book, run)
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from glidemq_orchestrate.testing.chaos.book import Job, job_of
+from glidemq_orchestrate.testing.chaos.book import JobKey, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 
 RETURNED = "later"
@@ -44,8 +44,8 @@ class Unfenced:
 
     def __init__(self, begins: Iterable[LedgerEntry], reports: Sequence[LedgerEntry]) -> None:
         replies = {entry["run"]: entry for entry in reports if entry["kind"] == "reported"}
-        self._since: dict[Job, int] = {}
-        self._ends: dict[Job, set[str]] = defaultdict(set)
+        self._since: dict[JobKey, int] = {}
+        self._ends: dict[JobKey, set[str]] = defaultdict(set)
         for entry in reports:
             if entry["kind"] != "reporting":
                 continue
@@ -60,15 +60,15 @@ class Unfenced:
     def _note(self, entry: LedgerEntry) -> None:
         self._since[job_of(entry)] = min(entry["at"], self._since.get(job_of(entry), entry["at"]))
 
-    def __contains__(self, job: Job) -> bool:
+    def __contains__(self, job: JobKey) -> bool:
         """Whether a job is unfenced."""
         return job in self._since
 
-    def items(self) -> Iterable[tuple[Job, int]]:
+    def items(self) -> Iterable[tuple[JobKey, int]]:
         """The unfenced jobs, and since when they are."""
         return self._since.items()
 
-    def ends(self, job: Job) -> frozenset[str]:
+    def ends(self, job: JobKey) -> frozenset[str]:
         """How it may have ended by a report that was not due."""
         return frozenset(self._ends[job]) if job in self._ends else frozenset()
 

@@ -8,13 +8,13 @@ from typing import Final
 
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 
-Job = tuple[str, str]
+JobKey = tuple[str, str]
 """The queue and the id of a job."""
 ENDS: Final = frozenset({"completed", "failed", "skipped"})
 """The kinds of entries of accepted ends."""
 
 
-def job_of(entry: LedgerEntry) -> Job:
+def job_of(entry: LedgerEntry) -> JobKey:
     """The job of an entry."""
     return entry["queue"], entry["job"]
 
@@ -32,9 +32,9 @@ class Book:
     def __init__(self, entries: Iterable[LedgerEntry] = ()) -> None:
         self.begins: dict[str, LedgerEntry] = {}
         self.ends: dict[str, LedgerEntry] = {}
-        self.runs: dict[Job, list[str]] = defaultdict(list)
+        self.runs: dict[JobKey, list[str]] = defaultdict(list)
         self.repeated: set[str] = set()
-        self.accepted: dict[Job, list[LedgerEntry]] = defaultdict(list)
+        self.accepted: dict[JobKey, list[LedgerEntry]] = defaultdict(list)
         for entry in entries:
             self.add(entry)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from glidemq_orchestrate.testing.chaos.book import Book, Job
+from glidemq_orchestrate.testing.chaos.book import Book, JobKey
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 
 
-def attempted_once(book: Book, jobs: Iterable[Job] | None = None) -> Iterator[str]:
+def attempted_once(book: Book, jobs: Iterable[JobKey] | None = None) -> Iterator[str]:
     """An attempt runs once, and no other has its number; of all jobs, or of some."""
     for job in book.runs if jobs is None else jobs:
         runs = book.runs.get(job, ())

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.testing.chaos import promises
-from glidemq_orchestrate.testing.chaos.book import Book, Job, job_of
+from glidemq_orchestrate.testing.chaos.book import Book, JobKey, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.wire.call import Call
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, node_job_id
@@ -64,7 +64,7 @@ class ServerLedger:
     lock_ms: int
     problems: list[str] = field(default_factory=list)
     book: Book = field(default_factory=Book)
-    open: dict[Job, str] = field(default_factory=dict)
+    open: dict[JobKey, str] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)
     round: int = 0
     started: dict[int, int] = field(default_factory=dict)
@@ -270,7 +270,7 @@ class ServerLedger:
         in_round = [one for one in self.book.accepted[job] if one["round"] == self.round]
         self.problems += (f"{name}: {problem} in a round" for problem in promises.accepted_once(in_round))
 
-    def _began(self, job: Job, run: str, epoch: int, now: int) -> None:
+    def _began(self, job: JobKey, run: str, epoch: int, now: int) -> None:
         name, completed = self.name_of(job[1]), set[str]()
         if self.is_current(job[1]):
             self.first.setdefault((self.round, name), now)
@@ -280,7 +280,7 @@ class ServerLedger:
         self.open[job], self.alive[run] = run, now
         self.problems += promises.attempted_once(self.book, [job])
 
-    def _write(self, kind: str, job: Job, **fields: Any) -> None:
+    def _write(self, kind: str, job: JobKey, **fields: Any) -> None:
         about = {"queue": job[0], "job": job[1], "flow": FLOW, "node": self.name_of(job[1])}
         self.book.add({"kind": kind, **about, "round": self.round, **fields})
 
@@ -338,7 +338,7 @@ class ServerLedger:
         ends = self.book.accepted.get(self.job_of(name))
         return ends[-1] if ends else None
 
-    def job_of(self, name: str) -> Job:
+    def job_of(self, name: str) -> JobKey:
         """The job of a node in the current generation."""
         return self.nodes[name].queue, node_job_id(self.stored, name)
 
