@@ -260,7 +260,7 @@ def raise_unless_completed(ended: FlowOutcome) -> None:
         failure = FlowFailed(state.id, ended.failed)
         failure.add_note(
             f"Fix: to rerun what did not complete: flow.retry_failed(), or glidemq flow retry {state.id}. "
-            f"With a mended flow file: glidemq flow submit FILE --id {state.id} --retry-failed. "
+            f"With a corrected flow file: glidemq flow submit FILE --id {state.id} --retry-failed. "
             "To rerun all of it: flow.restart(), or glidemq flow restart"
         )
         raise failure

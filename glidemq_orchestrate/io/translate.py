@@ -30,7 +30,7 @@ _STRIPPED: Final = {
     exceptions.TryAgainError: "TRYAGAIN",
     exceptions.ClusterCrossSlotError: "CROSSSLOT",
 }
-OTHER: Final = "what answers there is no Valkey"
+OTHER: Final = "another program answers there, not a Valkey"
 _PORT: Final = "Fix: check the port; that of Valkey is 6379 by default"
 _NAME: Final = "Fix: check the name of the host; this machine finds no address for it"
 _DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)

@@ -344,8 +344,8 @@ class Executor:
         number = first.attempts_made + 1
         if logger.isEnabledFor(logging.INFO):
             # The message of such an error says everything, and is logged with the verdict.
-            is_told = isinstance(exc, HandlerSignal | CodecError) and not traceback_text(exc)
-            shown = None if is_told else exc
+            is_complete = isinstance(exc, HandlerSignal | CodecError) and not traceback_text(exc)
+            shown = None if is_complete else exc
             logger.info("%s: attempt %d raised", job_name(first), number, exc_info=shown, extra=extra)
         return [self.outcome_of_error(attempt, exc) for attempt in attempts]
 

@@ -5,7 +5,7 @@ Batches collect jobs until a batch is full or has waited long enough. Jobs that 
 After the loss of a worker, each of its running jobs may be the cause: they are suspects. A suspect runs
 beside other jobs, but not beside other suspects: if its worker is lost too, the suspect is the cause. The
 next suspect starts when this one ends, or has run for long enough; each further loss makes that time longer.
-A worker may be told to run several suspects side by side: each further loss makes them fewer, down to one.
+With ``max_suspects`` a worker runs several suspects side by side; after each further loss fewer, down to one.
 
 Only the starts of jobs that have run for a moment are reported: most short jobs end sooner and cost no call.
 A job that kills its worker sooner counts as not started; its next start is reported before it runs.

@@ -164,13 +164,14 @@ def retry(
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        before = flow.status().state
+        status = flow.status()
+        before = status.state
         failed = [node.name for node in flow.nodes() if node.state is JobState.FAILED]
         flow.retry_failed(generation=generation)
         changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
         if not as_json:
             print_text(changed_line("Run again", changed) if changed else _unchanged(flow.id, before))
-            if changed and (advice := _task_to_clear(flow.status().labels)):
+            if changed and (advice := _task_to_clear(status.labels)):
                 errors.print(advice, markup=False, highlight=False, soft_wrap=True)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)
 

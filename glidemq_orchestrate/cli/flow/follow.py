@@ -110,7 +110,7 @@ def end_with(flow: Flow) -> NoReturn:
         raise typer.Exit(0)
     errors.print(
         f"To run the nodes again that did not complete: glidemq flow retry {flow.id}. "
-        f"With a mended flow file: glidemq flow submit FILE --id {flow.id} --retry-failed. "
+        f"With a corrected flow file: glidemq flow submit FILE --id {flow.id} --retry-failed. "
         f"To run all nodes again: glidemq flow restart {flow.id}",
         markup=False,
         highlight=False,

@@ -1,4 +1,4 @@
-"""A ledger by attempt and job, whoever has written it."""
+"""The entries of a ledger by attempt and job; the same for users, ``make chaos`` and the simulation."""
 
 from __future__ import annotations
 

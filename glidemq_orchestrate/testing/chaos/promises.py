@@ -1,4 +1,4 @@
-"""What holds of every ledger, whoever has written it; each function yields what does not, in sentences."""
+"""The promises that every ledger is checked against; each function yields a sentence per violation."""
 
 from __future__ import annotations
 

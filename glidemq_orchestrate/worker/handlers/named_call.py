@@ -110,14 +110,14 @@ class NamedCall:
         return returned
 
 
-def _unknown(signature: inspect.Signature, given: Mapping[str, Json], names: list[str], told: str) -> str:
+def _unknown(signature: inspect.Signature, given: Mapping[str, Json], names: list[str], error: str) -> str:
     """What to add to an error about arguments: one that is no parameter, and the nearest parameter."""
     if any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
         return ""
     unknown = next((name for name in given if name not in signature.parameters), None)
     if unknown is None:
         return ""
-    text = "" if repr(unknown) in told else f"; there is no parameter {unknown!r}"
+    text = "" if repr(unknown) in error else f"; there is no parameter {unknown!r}"
     return text + did_you_mean(unknown, names)
 
 

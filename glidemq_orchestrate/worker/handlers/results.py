@@ -1,4 +1,4 @@
-"""The results of handlers as JSON, and what is told about one that is not JSON."""
+"""The results of handlers as JSON, and the error for a result that is not JSON."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def check_names(result: object, known: Collection[str]) -> None:
     Raises:
         InvalidFlow: The flow has no node of such a name.
     """
-    if isinstance(result, str) or not isinstance(result, list | tuple):
+    if not isinstance(result, list | tuple):
         return
     for name in result:
         if name not in known and not _OF_A_MAP.fullmatch(name):

@@ -8,7 +8,7 @@ new, the whole flow runs.
 Airflow does not report to an operator whether it is retried or was cleared. ``dag_run.start_date`` and
 ``ti.max_tries`` show it. An automatic retry changes neither. A clear raises ``max_tries`` and, if the run had
 ended, also restarts the run. A run that was deleted and created again has another start. The other fields of
-a ``AirflowAttempt`` cover the cases in which this is wrong:
+an ``AirflowAttempt`` cover the cases in which this is wrong:
 
 - a run that is put back to ``queued`` has another start, though nothing was cleared;
 - a task that is cleared after its ``retries`` were lowered may keep its previous ``max_tries``;

@@ -110,9 +110,9 @@ class Rendered:
         """Render text to text."""
         if not is_template(value, self._marks):
             return value
-        return self._told(self._text, value)
+        return self._render(self._text, value)
 
-    def _told(self, render: Callable[[str], T], text: str) -> T:
+    def _render(self, render: Callable[[str], T], text: str) -> T:
         try:
             return render(text)
         except TemplateError as exc:
@@ -153,8 +153,8 @@ class Rendered:
         if not is_template(value, self._marks):
             return value
         if isinstance(value, Dependency):
-            return Dependency(self._told(self._text, value), value.on_failure)
-        return self._told(self._text if field in NAMED else self._native, value)
+            return Dependency(self._render(self._text, value), value.on_failure)
+        return self._render(self._text if field in NAMED else self._native, value)
 
 
 def _step(number: int, part: object) -> str:

@@ -143,8 +143,9 @@ def test_a_port_where_something_else_answers_is_told() -> None:
                 pytest.raises(GlideMQError) as told,
             ):
                 queue.counts()
-            assert "what answers there is no Valkey. Fix: check the port; that of Valkey is 6379" in str(
-                told.value
+            assert (
+                "another program answers there, not a Valkey. Fix: check the port; that of Valkey is 6379"
+                in str(told.value)
             )
 
 
