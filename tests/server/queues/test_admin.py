@@ -46,12 +46,6 @@ A_FLOW = FlowSpec(
 )
 
 
-@pytest.fixture
-def node(queue: Queue, redis_client: Any) -> PlainNode:
-    queue.is_paused()
-    return PlainNode(redis_client)
-
-
 def events(client: Any) -> list[tuple[str, str]]:
     return [(fields["event"], fields["jobId"]) for _, fields in client.xrange(f"{P}events")]
 

@@ -43,12 +43,6 @@ A_FLOW = FlowSpec(
 
 
 @pytest.fixture
-def node(queue: Queue, redis_client: Any) -> PlainNode:
-    queue.is_paused()
-    return PlainNode(redis_client)
-
-
-@pytest.fixture
 def flow(flows: FlowProducer) -> Any:
     """A flow of two nodes; the id of a node's job is the flow's id, a tilde and its name."""
     return flows.submit(A_FLOW, flow_id="f")
