@@ -12,5 +12,6 @@ from tests.node import PlainNode
 
 @pytest.fixture
 def node(queue: Queue, redis_client: Any) -> PlainNode:
+    """The workers of another client, by raw calls; the libraries are loaded."""
     queue.is_paused()
     return PlainNode(redis_client)

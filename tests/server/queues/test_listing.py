@@ -18,13 +18,6 @@ HOUR = timedelta(hours=1)
 P = "glide:{etl}:"
 
 
-@pytest.fixture
-def node(queue: Queue, redis_client: Any) -> PlainNode:
-    """The workers of another client, by raw calls; the libraries are loaded."""
-    queue.is_paused()
-    return PlainNode(redis_client)
-
-
 def in_every_state(queue: Queue, node: PlainNode) -> dict[JobState, list[str]]:
     """One job or two in each state."""
     node.suspend(node.begin(queue.add("a")))
