@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -109,9 +111,14 @@ def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str
 
 
 def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
-    """The failure of a job whose name has no handler in this worker."""
-    text = f"no handler for job {attempt.name!r} in this worker (known: {', '.join(known) or 'none'})"
-    return refuse(attempt, f"HandlerNotFound: {text}")
+    """The failure of a job whose name has no handler in this worker, nor in another live one of its queue."""
+    worker = f"worker {socket.gethostname()} {os.getpid()} (known: {', '.join(known) or 'none'})"
+    return refuse(
+        attempt,
+        f"HandlerNotFound: no handler for job {attempt.name!r} in {worker}, nor in another live worker of "
+        f"queue {attempt.queue}. Fix: correct the job name, or start a worker with the code that has the "
+        "handler; then retry",
+    )
 
 
 def refuse(attempt: Attempt, reason: str) -> Outcome:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,7 +153,8 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
         near = did_you_mean(path, names) or "."
         raise InvalidCall(
             f"{title}: module {module_name} ({place}) has no {path}{near} "
-            "Fix: if it was added after the start of the worker, restart the worker"
+            "Fix: if it was added after the start of the worker, "
+            f"restart the worker on {socket.gethostname()}"
         ) from exc
     if not callable(target):
         raise InvalidCall(f"{title}: {path} is not a function")

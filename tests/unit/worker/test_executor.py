@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
@@ -166,10 +168,16 @@ def test_a_reason_that_is_not_unicode_can_be_sent() -> None:
     assert reason.startswith("ValueError: bad ")
 
 
-def test_an_unknown_handler_is_reported_with_the_known_names() -> None:
-    start = "HandlerNotFound: no handler for job 'work' in this worker (known: "
-    assert fields_of(unknown_handler(attempt(), ["a", "b"])) == failure(start + "a, b)", 0, 0)
-    assert fields_of(unknown_handler(attempt(), [])) == failure(start + "none)", 0, 0)
+def test_an_unknown_handler_is_reported_with_the_worker_and_the_remedy() -> None:
+    start = (
+        f"HandlerNotFound: no handler for job 'work' in worker {socket.gethostname()} {os.getpid()} (known: "
+    )
+    end = (
+        "), nor in another live worker of queue etl. Fix: correct the job name, or start a worker with the "
+        "code that has the handler; then retry"
+    )
+    assert fields_of(unknown_handler(attempt(), ["a", "b"])) == failure(f"{start}a, b{end}", 0, 0)
+    assert fields_of(unknown_handler(attempt(), [])) == failure(f"{start}none{end}", 0, 0)
 
 
 def test_pauses_between_reconnects_double_up_to_two_seconds() -> None:

@@ -115,7 +115,7 @@ NO_CALLS: list[tuple[Any, str]] = [
     ({"callable": "WORK:number"}, "number is not a function"),
     (
         {"callable": "WORK:nothing"},
-        r"module \S+ \(/.*\.py\) has no nothing\. Fix: if it was added .* restart the worker",
+        r"module \S+ \(/.*\.py\) has no nothing\. Fix: if it was added .* restart the worker on \S+$",
     ),
     ({"callable": "WORK:takls"}, "has no takls; did you mean 'talks'\\? Fix: if it was added"),
     ({"callable": "WORK:os.system"}, "may not import os"),
