@@ -24,6 +24,7 @@ from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import FLOW_NAME, JOB_NAME, LABEL, NODE, lasting, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.wire.codec import encode
@@ -276,10 +277,26 @@ def _check_spec(spec: FlowSpec) -> None:
 
 
 def _check_labels(spec: FlowSpec) -> None:
+    if not isinstance(spec.labels, Mapping):
+        raise InvalidFlow(f"flow {spec.name}: labels must map texts to texts, got {described(spec.labels)}")
     if len(spec.labels) > MAX_LABELS:
         raise InvalidFlow(f"flow {spec.name} has {len(spec.labels)} labels; the limit is {MAX_LABELS}")
-    for text in (text for label in spec.labels.items() for text in label):
-        LABEL.check(text)
+    for key, value in spec.labels.items():
+        for part, text in (("key", key), ("value", value)):
+            try:
+                LABEL.check(text)
+            except InvalidFlow:
+                raise InvalidFlow(_label_fault(spec.name, key, part, text)) from None
+
+
+def _label_fault(flow: str, key: object, part: str, text: object) -> str:
+    label = f"flow {flow}: the {part} of label {described(key)}"
+    if not isinstance(text, str):
+        return f"{label} must be text, got {described(text)}. Fix: convert it, or leave the label out"
+    if not 1 <= len(text) <= LABEL.max_length:
+        label = label if part == "value" else f"flow {flow}: the key of a label"
+        return f"{label} must have {LABEL.rule}, got {len(text):,}"
+    return f"{label} must have {LABEL.rule} that UTF-8 can encode"
 
 
 def _check_node(node: FlowNode) -> None:

@@ -370,6 +370,12 @@ def test_more_labels_than_there_is_room_for_are_refused_at_parse_time() -> None:
         operator(replace(chain(), labels={str(n): "x" for n in range(25)}))
 
 
+def test_a_label_that_is_too_long_is_refused_with_task_flow_and_key() -> None:
+    message = r"^task t: flow \w+: the value of label 'team' must have 1 to 256 characters, got 257$"
+    with DAG("d", schedule=None), pytest.raises(InvalidFlow, match=message):
+        operator(replace(chain(), labels={"team": "x" * 257}))
+
+
 # -- retry, clear, kill --------------------------------------------------------------------------------------
 
 

@@ -198,6 +198,32 @@ def test_the_digest_differs_for_any_change() -> None:
     assert len(set(digests)) == len(digests) == 17
 
 
+WRONG_LABELS: list[tuple[Any, str]] = [
+    ({str(n): "x" for n in range(33)}, "flow f has 33 labels; the limit is 32"),
+    ({"team": "x" * 257}, "flow f: the value of label 'team' must have 1 to 256 characters, got 257"),
+    ({"team": ""}, "flow f: the value of label 'team' must have 1 to 256 characters, got 0"),
+    ({"x" * 257: "a"}, "flow f: the key of a label must have 1 to 256 characters, got 257"),
+    (
+        {"team": 5},
+        "flow f: the value of label 'team' must be text, got 5. Fix: convert it, or leave the label out",
+    ),
+    ({5: "a"}, "flow f: the key of label 5 must be text, got 5. Fix: convert it, or leave the label out"),
+    (
+        {"team": "\ud800"},
+        "flow f: the value of label 'team' must have 1 to 256 characters that UTF-8 can encode",
+    ),
+    (None, "flow f: labels must map texts to texts, got None"),
+    ("team=a", "flow f: labels must map texts to texts, got 'team=a'"),
+]
+
+
+def test_a_wrong_label_is_refused_with_its_key_and_the_limit(subtests: pytest.Subtests) -> None:
+    for labels, message in WRONG_LABELS:
+        with subtests.test(message), pytest.raises(InvalidFlow) as refused:
+            check_flow(FlowSpec("f", [node("a")], labels=labels))
+        assert str(refused.value) == message
+
+
 def test_labels_do_not_change_what_runs() -> None:
     assert check_flow(flow(*DIAMOND, labels={"dag": "x"})).digest == check_flow(flow(*DIAMOND)).digest
 
