@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_REASON: Final = 4_000
@@ -75,3 +75,8 @@ def in_text(text: str) -> str:
 def in_block(texts: Iterable[str]) -> str:
     """Several texts as a block below a heading: every line is indented."""
     return "\n".join(INDENT + in_text(text).replace("\n", "\n" + INDENT) for text in texts)
+
+
+def shown_path(path: Sequence[object]) -> str:
+    """A path of keys and indexes, as in code: ``['rows'][0]``."""
+    return "".join(f"[{step!r}]" for step in path)[:200]

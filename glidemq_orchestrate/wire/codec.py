@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
 from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.texts import shown_path
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 """A decoded value."""
@@ -57,7 +59,7 @@ def encode(value: JsonLike, *, where: str) -> str:
             text, size = data.decode(), len(data)
     except (TypeError, ValueError, RecursionError) as exc:
         cause = None if isinstance(exc, UnicodeError) else exc  # it contains the whole text
-        raise EncodeError(f"{where} is not JSON: {_message(exc)}", where=where) from cause
+        raise EncodeError(f"{where} is not JSON: {_message(exc, value)}", where=where) from cause
     if size > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(
             f"{where} is {size:,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}. "
@@ -182,10 +184,31 @@ def _check_keys(value: JsonLike) -> None:
             rest.extend(part)
 
 
-def _message(exc: Exception) -> str:
+def _message(exc: Exception, value: JsonLike) -> str:
     # json's messages contain types and keys ("Object of type set is not JSON serializable"), and no values
     # except floats.
     text = str(exc)
     if text.startswith("Object of type date"):  # also datetime; YAML reads an unquoted date as one
         return f"{text}. Fix: write it as text, in YAML in quotes"
-    return "NaN and infinity are not JSON" if text.startswith("Out of range float") else text
+    return _not_finite(value) or text if text.startswith("Out of range float") else text
+
+
+def _not_finite(value: Any, place: Sequence[object] = ()) -> str:
+    """Where the first NaN or infinity is, and the remedy; in the order of ``json``; '' if there is none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        at = f"the value at {shown_path(place)}" if place else "it"
+        return f"{at} is {_named(value)}. Fix: replace it with None"
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if isinstance(key, float) and not math.isfinite(key):
+                return f"a key{f' of {shown_path(place)}' if place else ''} is {_named(key)}. Fix: use text"
+            if found := _not_finite(part, (*place, key)):
+                return found
+    elif isinstance(value, list | tuple):
+        parts = (_not_finite(part, (*place, number)) for number, part in enumerate(value))
+        return next((found for found in parts if found), "")
+    return ""
+
+
+def _named(value: float) -> str:
+    return "NaN" if math.isnan(value) else "infinity"

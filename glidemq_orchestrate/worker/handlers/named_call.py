@@ -22,9 +22,10 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
+from glidemq_orchestrate.foundation.texts import shown_path
 from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.results import shown_path, why_not_json
+from glidemq_orchestrate.worker.handlers.results import why_not_json
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 ALL: Final = "[*]"

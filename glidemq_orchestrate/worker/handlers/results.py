@@ -8,6 +8,7 @@ from numbers import Number
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import EncodeError, PayloadTooLarge
+from glidemq_orchestrate.foundation.texts import shown_path
 from glidemq_orchestrate.wire.codec import encode
 
 REMEDY: Final = "Write data to a file or a table and return its location"
@@ -33,7 +34,7 @@ def why_not_json(refused: EncodeError, result: Any, remedy: str) -> str:
     """The message about a result that was refused; it ends with a conversion, or with the remedy."""
     found = _not_json(result)
     if found is None:
-        return f"{refused}. {remedy}"
+        return str(refused) if ". Fix: " in str(refused) else f"{refused}. {remedy}"
     place, value = found
     return f"{refused.where} is not JSON: {place} is of type {_kind(value)}. {_conversion(value) or remedy}"
 
@@ -66,6 +67,8 @@ def _kind(value: object) -> str:
 
 def _conversion(value: object) -> str:
     """How to convert a value to JSON; empty if that needs more than a line of code."""
+    if _is_missing(value):
+        return "Replace it with None"
     if value is None or isinstance(value, Number | str):  # a key, or a number of numpy, pandas or decimal
         return "Convert it by int(...), float(...) or str(...)"
     if isinstance(value, date | time | timedelta):  # a datetime is a date
@@ -76,6 +79,7 @@ def _conversion(value: object) -> str:
     return "Convert it by .item() or str(...)" if is_single else ""
 
 
-def shown_path(path: Sequence[object]) -> str:
-    """A path of keys and indexes, as in code: ``['rows'][0]``."""
-    return "".join(f"[{step!r}]" for step in path)[:200]
+def _is_missing(value: object) -> bool:
+    """Whether it stands for a missing value in numpy, pandas or decimal."""
+    is_nan = isinstance(value, Number) and bool(value != value)  # noqa: PLR0124  as of any library
+    return is_nan or type(value).__name__ in {"NAType", "NaTType"}

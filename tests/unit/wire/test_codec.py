@@ -142,6 +142,23 @@ def test_what_is_not_json_is_refused_without_showing_it(subtests: pytest.Subtest
             assert SECRET not in str(refused.value)
 
 
+NOT_FINITE: list[tuple[Any, str]] = [
+    (float("nan"), "it is NaN. Fix: replace it with None"),
+    (
+        {"rows": [1, (2, {"mean": -float("inf")})]},
+        "the value at ['rows'][1][1]['mean'] is infinity. Fix: replace it with None",
+    ),
+    ({"a": {float("nan"): 1}}, "a key of ['a'] is NaN. Fix: use text"),
+]
+
+
+def test_nan_and_infinity_are_refused_with_their_place(subtests: pytest.Subtests) -> None:
+    for value, message in NOT_FINITE:
+        with subtests.test(message), pytest.raises(EncodeError) as refused:
+            encode(value, where="data of node a")
+        assert str(refused.value) == f"data of node a is not JSON: {message}"
+
+
 def test_nothing_stored_is_none(subtests: pytest.Subtests) -> None:
     for text in (None, ""):
         with subtests.test(text=text):

@@ -292,6 +292,13 @@ CIRCULAR: list[Any] = []
 CIRCULAR.append(CIRCULAR)
 
 
+class NAType:
+    """As pandas marks a missing value."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
 NOT_JSON: list[tuple[Any, str]] = [
     (Decimal("1.5"), r"it is of type decimal\.Decimal\. Convert it by int\(\.\.\.\), float"),
     (
@@ -302,7 +309,9 @@ NOT_JSON: list[tuple[Any, str]] = [
     ({"x": {7: 1}}, r"a key of \['x'\] is of type int\. Convert it by int"),
     ([Single()], r"the value at \[0\] is of type .*\.Single\. Convert it by \.item\(\)"),
     ({"a": object()}, r"the value at \['a'\] is of type object\. Write it elsewhere$"),
-    ([float("nan")], r"NaN and infinity are not JSON\. Write it elsewhere$"),
+    ({"a": [float("nan")]}, r"the value at \['a'\]\[0\] is NaN\. Fix: replace it with None$"),
+    ([Decimal("NaN")], r"the value at \[0\] is of type decimal\.Decimal\. Replace it with None$"),
+    ([NAType()], r"the value at \[0\] is of type .*\.NAType\. Replace it with None$"),
     (CIRCULAR, r"\. Write it elsewhere$"),
 ]
 
