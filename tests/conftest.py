@@ -25,6 +25,7 @@ from glidemq_orchestrate.testing.plugin import (
 from tests.command_line import build_commands_once
 from tests.guard import _nothing_is_left, pytest_fixture_setup, pytest_sessionstart, refuse_connected
 from tests.parallel import (
+    pytest_collection,
     pytest_collection_modifyitems,
     pytest_report_to_serializable,
     pytest_xdist_make_scheduler,
@@ -35,6 +36,7 @@ __all__ = [
     "RunWorker",
     "RunningWorker",
     "_nothing_is_left",
+    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_fixture_setup",
     "pytest_report_to_serializable",

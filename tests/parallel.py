@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Generator
 from typing import Any, Final
@@ -12,19 +13,22 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.profile import IS_LONG
 
 __all__ = [
+    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_report_to_serializable",
     "pytest_xdist_make_scheduler",
 ]
 
-# What takes longest comes first. Whole systems run one at a time, and so does Spark: its session is shared.
+# What takes longest comes first. Whole systems run one at a time, and so does Spark: its session is shared,
+# except by steps and programs that start a driver of their own.
+OWN_DRIVERS: Final = ("tests/spark/hosts/", "tests/spark/submit/")
 SYSTEMS: Final = (
     "tests/system/test_demo.py",
     "tests/system/test_airflow_flow.py",
     "tests/system/",
     "tests/providers/airflow/test_airflow_stack.py",
 )
-FIRST: Final = ("tests/spark/", *SYSTEMS)
+FIRST: Final = (*OWN_DRIVERS, "tests/spark/", *SYSTEMS)
 SERVER: Final = re.compile(r"[\[-](valkey|redis7|cluster)[\]-]")
 
 
@@ -33,6 +37,8 @@ def group_of(nodeid: str) -> str:
     path, _, name = nodeid.partition("::")
     if path.startswith(SYSTEMS):
         return "systems"
+    if path.startswith(OWN_DRIVERS):
+        return "spark with other drivers"
     if path.startswith("tests/spark/"):
         return "spark"
     if path.startswith("tests/server/lua/") and (server := SERVER.search(name)):
@@ -52,6 +58,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     """Use our groups, whatever ``--dist`` is."""
     config.option.loadscopereorder = False
     return Groups(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Leave garbage uncollected: what is imported here stays, and looking at it again and again costs 4 s."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
