@@ -100,6 +100,7 @@ class TestATrigger:
         user(control, "ada", "resetpass", ">new")
         control.client_kill_filter(_type="normal", user="ada")
         await until(lambda: any("refused the user or password" in line for line in told))
+        assert all("cannot be watched over connection glidemq_default, retrying in" in line for line in told)
         users(valkey, monkeypatch, "ada", "new")
         valkey.gate.set()
         assert (await watching)["status"] == "completed"

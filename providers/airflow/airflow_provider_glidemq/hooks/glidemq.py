@@ -187,14 +187,16 @@ def looking_up(conn_id: str) -> Iterator[None]:
         ) from exc
 
 
-def patience_for(log: Any, what: str) -> Patience:
+def patience_for(log: Any, what: str, conn_id: str) -> Patience:
     """Patience for a process that waits: no limit for an unreachable server, ten minutes for all else.
 
     Args:
         log: The log of the task.
         what: The subject of the wait, for the log.
+        conn_id: The connection, for the log.
     """
-    return runs.Patience(None, other=PATIENCE_SECONDS, what=f"{what} cannot be watched", log=log)
+    failure = f"{what} cannot be watched over connection {conn_id}"
+    return runs.Patience(None, other=PATIENCE_SECONDS, what=failure, log=log)
 
 
 _KINDS = {"integer": "IntegerField", "boolean": "BooleanField"}

@@ -253,7 +253,8 @@ class FlowTask(ReportsLineage, Linked, TemplatedOperator):
 
         Once the flow exists, failures to reach the server count as temporary for some minutes.
         """
-        patience, run = patience_for(self.log, f"Flow {flow_id}"), self._run_of(context)
+        patience = patience_for(self.log, f"Flow {flow_id}", self.glidemq_conn_id)
+        run = self._run_of(context)
         with airflow_errors(self.glidemq_conn_id):
             while True:
                 try:

@@ -119,7 +119,9 @@ class WaitingSensor(Linked, BaseSensorOperator):
         is_again = not self.deferrable and self.reschedule
         if is_again and context["ti"].get_first_reschedule_date(context) is not None:
             self._is_waiting = True
-        return patience_for(self.log, self._what()) if self._is_waiting and not self.silent_fail else None
+        if not self._is_waiting or self.silent_fail:
+            return None
+        return patience_for(self.log, self._what(), self.glidemq_conn_id)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Resume after the trigger has fired. The event has the reason; the outcome comes from the server."""

@@ -211,8 +211,10 @@ class GlideMQNodeMonitor(BaseOperator):
         if not self.do_xcom_push or not event["nodes"]:
             return None
         flow_id, nodes = event["flow_id"], event["nodes"]
-        with airflow_errors(self.watch["glidemq_conn_id"]):
-            results = patience_for(self.log, f"Flow {flow_id}")(lambda: self._results(flow_id, nodes))
+        conn_id = self.watch["glidemq_conn_id"]
+        with airflow_errors(conn_id):
+            patience = patience_for(self.log, f"Flow {flow_id}", conn_id)
+            results = patience(lambda: self._results(flow_id, nodes))
         check_size(event["flow_id"], results)
         return ordered(results) if self.is_expanded else results.get(self.node)
 

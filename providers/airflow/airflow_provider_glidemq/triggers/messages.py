@@ -151,7 +151,7 @@ class GlideMQMessageTrigger(Serialized, BaseEventTrigger):
             except Exception as exc:  # noqa: BLE001  of any class: the watcher continues
                 pause = next(pauses)
                 self.log.warning(
-                    "Queue %s cannot be read, retrying in %.1f s: %s: %s",
-                    self.queue_name, pause, type(exc).__name__, exc,
+                    "Queue %s cannot be read over connection %s, retrying in %.1f s: %s: %s",
+                    self.queue_name, self.glidemq_conn_id, pause, type(exc).__name__, exc,
                 )  # fmt: skip
             await asyncio.sleep(pause)

@@ -111,7 +111,7 @@ class WaitingTrigger(Serialized, BaseTrigger):
     async def _watch_patiently(self) -> dict[str, Any]:
         shared = await module("shared.client")
         await self._prepare()
-        patience = patience_for(self.log, self.what)
+        patience = patience_for(self.log, self.what, self.glidemq_conn_id)
         while True:
             try:
                 async with shared.shared_client(self.glidemq_conn_id) as client:
