@@ -209,6 +209,6 @@ def _slots() -> Op[Finding]:
 
 def unreachable(where: str, exc: GlideMQError) -> Finding:
     """The finding for a server that cannot be reached."""
-    found, _, advice = str(exc).partition(". ")
+    found, _, advice = str(exc).partition(". Fix: ")
     fallback = "try again" if isinstance(exc, TransportError) else ""
-    return Finding("connection", Verdict.FAILED, found, advice.removeprefix("Fix: ") or fallback, where)
+    return Finding("connection", Verdict.FAILED, found, advice or fallback, where)

@@ -178,7 +178,9 @@ def test_the_command_prints_a_table_or_json_and_fails_with_a_check(
     down = runner.invoke(app, ["doctor", "--url", "valkey://u:hunter2@127.0.0.1:1", "--json"])
     assert (down.exit_code, "hunter2" in down.output) == (1, False)
     (row,) = json.loads(down.output)
-    assert (row["verdict"], "start the server" in row["advice"]) == ("failed", True)
+    advice = "start the server; on this machine: glidemq server"
+    assert (row["verdict"], row["advice"]) == ("failed", advice)
+    assert row["found"].endswith("Connection refused"), "the first full stop may be within what is found"
     assert runner.invoke(app, ["doctor", "--url", "http://h"]).exit_code == 2
     with pytest.raises(ConfigurationError):
         examine("http://h")
