@@ -44,7 +44,7 @@ from glidemq_orchestrate.worker.handlers.signals import (
     Unrecoverable,
     WaitForChildren,
 )
-from glidemq_orchestrate.worker.handlers.tracebacks import text_of, traceback_text
+from glidemq_orchestrate.worker.handlers.tracebacks import from_users, text_of, traceback_text
 from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.threads import CallResult, Threads, ThreadsUnavailable, call_async
 
@@ -352,7 +352,8 @@ class Executor:
         if logger.isEnabledFor(logging.INFO):
             # The message of such an error says everything, and is logged with the verdict.
             is_complete = isinstance(exc, HandlerSignal | CodecError) and not traceback_text(exc)
-            shown = None if is_complete else exc
+            part = exc if logger.isEnabledFor(logging.DEBUG) else from_users(exc)
+            shown = None if is_complete else part
             logger.info("%s: attempt %d raised", job_name(first), number, exc_info=shown, extra=extra)
         return [self.outcome_of_error(attempt, exc) for attempt in attempts]
 

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
@@ -45,6 +46,16 @@ def traceback_text(error: BaseException) -> str:
         return _bounded(whole.format()) if _trim(whole) else ""
     except Exception:  # noqa: BLE001  an exception of the user that cannot be formatted
         return ""
+
+
+def from_users(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """An error for ``exc_info``, without our frames above the first of user code; whole if it has none."""
+    frames = error.__traceback__
+    while frames is not None and not is_users(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    # The traceback of another process is the cause: here it passed only our own code.
+    is_told = frames is not None or (isinstance(error.__cause__, ProcessTraceback) and str(error.__cause__))
+    return type(error), error, frames if is_told else error.__traceback__
 
 
 def _trim(whole: traceback.TracebackException) -> bool:

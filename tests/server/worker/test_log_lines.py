@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Backoff, FlowProducer, FlowSpec, Skip
+from glidemq_orchestrate.errors import JobFailed
+from glidemq_orchestrate.worker import Handlers
 from glidemq_orchestrate.worker.handlers.log import MAX_LINES_A_SECOND
 from glidemq_orchestrate.worker.services.service import logger
 from tests.builders import node
 
 if TYPE_CHECKING:
+    from glidemq_orchestrate import Queue
     from tests.conftest import Eventually, RunWorker
 
 FORGED = "\nCRITICAL all jobs deleted\x1b[2J\u2028\x85"
@@ -68,6 +71,28 @@ def test_an_error_is_one_line_and_keeps_its_form(caplog: pytest.LogCaptureFixtur
     logger.warning(f"it failed: {how}, %d times, %s", error, 3, "\tplain")
     expected = {"%s": "it failed: a\\nb, 3 times, \tplain", "%r": f"it failed: {error!r}, 3 times, \tplain"}
     assert caplog.messages == [expected[how]]
+
+
+def fails(_ctx: Any) -> None:
+    raise ValueError("no such month")
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_the_log_shows_the_frames_of_a_handler_not_ours_above_it(
+    queue: Queue, run_worker: RunWorker, caplog: pytest.LogCaptureFixture, *, process: bool
+) -> None:
+    handlers = Handlers()
+    handlers.handler("fails", process=process)(fails)
+    run_worker(["etl"], handlers)
+    for level, is_whole in ((logging.INFO, False), (logging.DEBUG, True)):
+        caplog.set_level(level, logger="glidemq_orchestrate.worker")
+        with pytest.raises(JobFailed):
+            queue.add_and_wait("fails")
+        (record,) = [one for one in caplog.records if "attempt 1 raised" in one.getMessage()]
+        shown = logging.Formatter().format(record)
+        assert 'raise ValueError("no such month")' in shown
+        assert ("executor.py" in shown) is is_whole
+        caplog.clear()
 
 
 def test_a_worker_without_handlers_warns_when_it_starts(
