@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,9 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
 # Where it is set, each process that a test starts compiles all that it imports: 4 s for Airflow alone.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A forked child frees connections of other threads, which py4j logs: it hangs if one of those was logging.
+logging.getLogger("py4j").setLevel(logging.WARNING)
 
 # An example that is slow on a busy machine is not a defect; the test as a whole has its time limit.
 settings.register_profile("no deadline", deadline=None)

@@ -28,7 +28,7 @@ SYSTEMS: Final = (
     "tests/system/",
     "tests/providers/airflow/test_airflow_stack.py",
 )
-FIRST: Final = (*OWN_DRIVERS, "tests/spark/", *SYSTEMS)
+FIRST: Final = (*OWN_DRIVERS, "tests/spark/", *SYSTEMS, "tests/server/lua/", "tests/typing/")
 SERVER: Final = re.compile(r"[\[-](valkey|redis7|cluster)[\]-]")
 
 
