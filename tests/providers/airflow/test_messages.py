@@ -7,6 +7,7 @@ import json
 import os
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,31 @@ async def test_without_streams_a_job_is_completed_a_while_after_its_event(
     with suppress(asyncio.CancelledError):
         await running
     assert not await states(queue, more) & {JobState.COMPLETED, JobState.FAILED}
+
+
+async def test_a_queue_that_cannot_be_read_is_named_with_its_connection(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, told, events = trigger(), list[str](), list[Any]()
+    monkeypatch.setattr(made.log, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(messages, "reconnect_pauses", lambda: repeat(0.1))
+    valkey = os.environ["AIRFLOW_CONN_GLIDEMQ_DEFAULT"]
+    monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", "glidemq://127.0.0.1:1")
+
+    async def run() -> None:
+        async for event in made.run():
+            events.append(event.payload)
+
+    running = asyncio.create_task(run())
+    await until(lambda: len(told) > 1)
+    failure = f"Queue {QUEUE} cannot be read over connection glidemq_default, retrying in 0.1 s: "
+    assert {line.split("Connect")[0] for line in told} == {failure}
+    monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", valkey)
+    add(queue, 1)
+    await until(lambda: events)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
 
 
 async def test_messages_of_a_lost_triggerer_do_not_wait_for_each_other(

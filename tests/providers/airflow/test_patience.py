@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
-from glidemq_orchestrate import FlowSpec, Worker
+from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowSpec, Worker
 from glidemq_orchestrate.runs import steps
 from tests.providers.airflow.builders import FLOW_ID, Contexts, Valkey, chain, fired, submit, until
 
@@ -187,6 +188,37 @@ class TestAProcessOfATask:
         assert made.execute(context())["last"] == {"rows": 3}
         timer.join()
         assert len(told) >= 2
+
+    def test_waits_in_its_slot_through_a_restart_of_the_server(
+        self, context: Contexts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        made = self.operator(chain(), deferrable=False, logging_interval=0.2, require_workers=False)
+        told, waits, lost = list[str](), threading.Event(), threading.Event()
+
+        def warn(text: str, *args: Any) -> None:
+            told.append(text % args)
+            lost.set()
+
+        def inform(text: str, *_: Any) -> None:
+            if "nodes completed" in text:
+                waits.set()
+
+        monkeypatch.setattr(made.log, "warning", warn)
+        monkeypatch.setattr(made.log, "info", inform)
+        waiting = threading.Thread(target=made.execute, args=[context()])
+        with EmbeddedServer(data_dir=tmp_path) as server:
+            port = int(server.url.rpartition(":")[2])
+            monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", f"glidemq://127.0.0.1:{port}")
+            waiting.start()
+            assert waits.wait(30)
+        assert lost.wait(30)
+        with EmbeddedServer(data_dir=tmp_path, port=port) as server, FlowProducer(server.url) as producer:
+            for node in ("first", "middle", "last"):
+                producer.get(FLOW_ID).complete_node(node, 1)
+            waiting.join(60)
+        assert not waiting.is_alive()
+        failure = f"Flow {FLOW_ID} cannot be watched over connection glidemq_default, retrying in "
+        assert all(line.startswith(failure) for line in told)
 
     def test_fails_at_once_when_nothing_is_submitted_yet(
         self, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch

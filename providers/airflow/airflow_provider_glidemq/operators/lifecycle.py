@@ -314,8 +314,10 @@ class FlowTask(ReportsLineage, Linked, TemplatedOperator):
     def _waiting_here(self, context: Context) -> WaitingInWorker:
         is_ours = self._is_first or self._is_masked  # otherwise the trigger has shown them
         reports = NodeReports(self.show_logs) if is_ours and (self.show_logs or self.shows_progress) else None
-        on_progress = partial(self._notify, "progress", context)
-        return WaitingInWorker(self.log, self.logging_interval, reports, on_progress=on_progress)
+        conn_id, on_progress = self.glidemq_conn_id, partial(self._notify, "progress", context)
+        return WaitingInWorker(
+            self.log, self.logging_interval, reports, conn_id=conn_id, on_progress=on_progress
+        )
 
     def _notify(
         self, kind: CallbackKind, context: Context, status: FlowStatus, failed: Sequence[str] = ()

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.flows import FlowStatus
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WaitingInWorker(FlowLog):
     """Waits for a flow and logs what its nodes report.
 
     Attributes:
+        conn_id: The connection, for the log.
         on_progress: Called with the status when more nodes have completed.
     """
 
+    conn_id: str
     on_progress: Callable[[FlowStatus], None] = lambda _: None
 
     def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
@@ -45,7 +47,8 @@ class WaitingInWorker(FlowLog):
 
         Airflow enforces ``execution_timeout`` and calls ``on_kill``.
         """
-        patience, logged = runs.Patience(None, what=f"Flow {flow.id} cannot be watched", log=self.log), -1
+        failure, logged = f"Flow {flow.id} cannot be watched over connection {self.conn_id}", -1
+        patience = runs.Patience(None, what=failure, log=self.log)
         while True:
             try:
                 return patience(lambda: flow.wait(timeout=timedelta(seconds=self.often))).status
@@ -57,7 +60,7 @@ class WaitingInWorker(FlowLog):
         try:
             runs.drive(self.poll(flow, ended, is_last=is_last))
         except GlideMQError as exc:
-            self.log.warning("The reports of nodes cannot be read: %s", exc)
+            self.log.warning("The reports of nodes cannot be read over connection %s: %s", self.conn_id, exc)
 
     def _show(self, flow: Flow, logged: int) -> int:
         """Log progress since ``logged`` nodes, and the reports. Returns how many nodes have completed."""
