@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import textwrap
 import threading
 import time
@@ -154,6 +155,15 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}_broken.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     return name
+
+
+def test_the_first_spark_job_of_a_session_is_announced(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes seconds, in which a worker serves no queue yet."""
+    caplog.set_level(logging.INFO, "glidemq_orchestrate.spark")
+    engine_for().start()
+    assert [line for line in caplog.messages if line.startswith("Spark runs a first job, ")]
 
 
 def test_a_payload_that_names_no_step_fails_for_good(make_run: MakeRun, subtests: pytest.Subtests) -> None:

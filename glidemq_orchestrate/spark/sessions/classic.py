@@ -61,6 +61,7 @@ class ClassicEngine:
         """
         spark = self.session()
         if str(spark.sparkContext.master).startswith("local"):
+            logger.info("Spark runs a first job, which loads what steps need; this takes seconds")
             spark.range(1).count()
 
     def is_alive(self) -> bool:
