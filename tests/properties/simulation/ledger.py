@@ -196,13 +196,17 @@ class ServerLedger:
         self.changes[request] = what
         self._is_retried_again()  # it had ended
         self._begin_round(int(words[4]))
+        had_ended = [name for name in changed if self.accepted(name) is not None]
         self._changed_now(what, changed, str(words[10]))
         for name in set(names) - set(changed) if what == "skipped" else ():
-            self._stays_skipped(name, changed, str(words[10]))
+            self._stays_skipped(name, had_ended, str(words[10]))
 
-    def _stays_skipped(self, name: str, changed: Sequence[str], text: str) -> None:
-        """A node that had been skipped before is given that end again if it follows one that changes."""
-        if any(name in self._followers(one) for one in changed):
+    def _stays_skipped(self, name: str, had_ended: Sequence[str], text: str) -> None:
+        """A node that had been skipped before is given that end again if it must forget another end.
+
+        That is the earlier end of a changed node that it follows. A node that had not ended has none.
+        """
+        if any(name in self._followers(one) for one in had_ended):
             self._accept(name, "skipped", name, text)
         elif (before := self.accepted(name)) is not None:
             self._accept(name, before["kind"], before["run"], before["text"])
