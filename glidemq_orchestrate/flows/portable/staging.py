@@ -140,7 +140,7 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
             yield from _drop_orphans(ref, part)
             return word == records.RUN
         part = more
-        yield from _add_nodes(ref, flow, part, now_ms)
+        yield from _add_nodes(ref, flow, part, clock, now_ms)
         yield from _carry_over(ref, flow, part)
     # Everything above was accepted: now the flow may begin.
     yield from confirm_claim(home, flow_id)
@@ -207,12 +207,17 @@ def _write_tables(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
     these tables too.
     """
     enlisting = records.enlist(ref.home, ref.flow_id, clock.now_ms())
-    rows = ((node.name, _row(ref.flow_id, node)) for node in flow.nodes)
-    for part in parts_of_size(rows):
-        yield from ask_all([write_table(ref.home, ref.flow_id, part), enlisting])
+    for rows in _rows(ref, flow.nodes):
+        yield from ask_all([rows, enlisting])
     texts = ((node.name, text) for node in flow.nodes if (text := policy_text(node)))
     for part in parts_of_size(texts):
         yield from ask_all([write_policies(ref.home, ref.flow_id, part), enlisting])
+
+
+def _rows(ref: FlowRef, nodes: Sequence[CheckedNode]) -> Iterator[Call[None]]:
+    """Write the rows of these nodes."""
+    rows = ((node.name, _row(ref.flow_id, node)) for node in nodes)
+    return (write_table(ref.home, ref.flow_id, part) for part in parts_of_size(rows))
 
 
 def _row(flow_id: str, node: CheckedNode) -> str:
@@ -220,8 +225,13 @@ def _row(flow_id: str, node: CheckedNode) -> str:
     return json.dumps(row, separators=(",", ":"), ensure_ascii=False)
 
 
-def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], now_ms: int) -> Op[None]:
+def _add_nodes(
+    ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], clock: Clock, now_ms: int
+) -> Op[None]:
     """Create the jobs of these nodes and link them, in both directions.
+
+    Their rows are written again in the same trip: if the flow was removed since the last one, and this client
+    is killed now, the sweep would not find the jobs without their rows.
 
     Raises:
         FlowConflict: A job with the id of one of them exists outside the flow.
@@ -235,7 +245,7 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
             places = (place(name) for name in part)
             yield [f"{queue.base}:{job_id}" for queue, job_id in places]
 
-    adding: list[Call[bool]] = []
+    adding: list[Call[Any]] = []
     linking: list[Call[None]] = []
     for node in nodes:
         queue, job_id = place(node.name)
@@ -249,7 +259,8 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
         linking += [add_deps(queue, job_id, more) for more in rest]
         if len(node.dependents) <= node_jobs.MAX_NOTIFIED:
             linking += [add_dependents(queue, job_id, some) for some in members(node.dependents)]
-    added = yield from ask_all(adding)
+    finding = [*_rows(ref, nodes), records.enlist(ref.home, ref.flow_id, clock.now_ms())]
+    added: list[bool] = (yield from ask_all([*adding, *finding]))[: len(adding)]
     taken = [place(node.name) for node, is_new in zip(nodes, added, strict=True) if not is_new]
     owners = yield from ask_all([node_jobs.owner(*one) for one in taken])
     for (_, job_id), flow_id in zip(taken, owners, strict=True):

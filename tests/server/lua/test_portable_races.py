@@ -227,6 +227,29 @@ def test_a_slow_submission_of_a_removed_flow_leaves_no_jobs_and_no_tables(slots:
     assert place > 10
 
 
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_submission_that_is_killed_after_its_flow_was_removed_leaves_nothing(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(KEPT).home)
+    for place in itertools.count(1):
+        clear(slots)
+        slow = slots.trips(slots.submission(KEPT))
+        is_over = [next(slow, "over") for _ in range(place)][-1] == "over"
+        slots.submit(KEPT)
+        slots.run(changes.cancel(slots.ref(), "enough", slots))
+        slots.now += 1
+        slots.run(upkeep.sweep(home, slots))
+        next(slow, None)
+        slow.close()
+        for _ in range(3):
+            slots.now += upkeep.ABANDONED_MS + 1
+            slots.run(upkeep.sweep(home, slots))
+        kinds = (":job:", ":deps:", ":gmo:flow:f:", ":gmo:portable")
+        assert not [key for key in slots.stored() if any(kind in key for kind in kinds)], place
+        if is_over:
+            break
+    assert place > 10
+
+
 SPLIT = FlowSpec(
     "n",
     [
