@@ -37,6 +37,7 @@ class Kind(StrEnum):
     done      result as JSON
     skip      reason
     fail      reason                   attempts allowed        backoff in ms
+    grouped   failure group, line end, reason; otherwise as ``fail``: a ``FAIL`` with a ``group``
     later     new data, '' to keep it  ms since the epoch      ``UNBEGUN``, if no handler was called
     children                                                   ``UNBEGUN``, to wait for its dependencies, not
                                                                for its child jobs
@@ -56,11 +57,14 @@ class Kind(StrEnum):
     """Not an outcome: the handler of a prefetched job starts."""
 
 
+GROUPED: Final = "grouped"
 _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are encoded faster
 
 
 class Outcome(NamedTuple):
     """The outcome of an attempt; ``Kind`` says what ``text``, ``first`` and ``second`` mean.
+
+    ``group``: the failure group that the handler named, for ``FAIL``.
 
     ``lua/glidemq_orchestrate/parts/outcome.lua`` reads it, and says what each kind does.
     """
@@ -71,6 +75,7 @@ class Outcome(NamedTuple):
     retention: str = ""
     first: int = 0
     second: int = 0
+    group: str = ""
 
 
 class Held(StrEnum):
@@ -153,10 +158,10 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     ]
     words += request.limit
     started = [Outcome(attempt, Kind.BEGUN) for attempt in request.started]
-    for attempt, kind, text, retention, first, second in (*request.outcomes, *started):
+    for attempt, kind, text, retention, first, second, group in (*request.outcomes, *started):
         words += (
-            _WORDS[kind], attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text,
-            retention, first, second
+            GROUPED if group else _WORDS[kind], attempt.job_id, attempt.entry_id, attempt.token,
+            attempt.processed_on, f"{group}\n{text}" if group else text, retention, first, second,
         )  # fmt: skip
     words.append(request.immediate)
     return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)

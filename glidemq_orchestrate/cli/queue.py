@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from glidemq_orchestrate.cli.failures import GroupOption, Most, explain_unchanged, print_failures
 from glidemq_orchestrate.cli.job import job_row
 from glidemq_orchestrate.cli.shell import (
     AsJson,
@@ -40,6 +41,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)
 
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
+GROUP_LIMIT = 1000
 HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 WAITING = (JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING)
 SHOWN = [state for state in JobState if state not in HIDDEN]
@@ -133,6 +135,20 @@ def queue_jobs(
         console.print(f"Only about {MAX_EXAMINED:,} jobs were searched; there may be more.", style="dim")
 
 
+@queue_app.command("failures")
+@reports_errors
+def queue_failures(
+    queue: QueueName,
+    most: Most = 20,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Group the failed jobs by cause: how many, since when, and how many nodes of flows they hold back."""
+    with Queue(queue, url, prefix=prefix) as client:
+        print_failures(client.failures(), most, as_json=as_json)
+
+
 @queue_app.command("pause")
 @reports_errors
 def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
@@ -180,13 +196,20 @@ def queue_clean(
             parser=seconds(), metavar="DURATION", help="Delete only jobs that ended at least this long ago."
         ),
     ] = 0,
+    group: GroupOption = None,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs.")] = 1000,
     yes: Yes = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Delete ended jobs, oldest first. Nodes of unfinished flows are kept."""
+    """Delete ended jobs, oldest first. Nodes of unfinished flows are kept.
+
+    With --group, the failed jobs of this group, regardless of --older.
+    """
+    if group is not None:
+        _clean_group(queue, url, prefix, group, limit, yes=yes, as_json=as_json)
+        return
     if state not in ("completed", "failed"):
         raise typer.BadParameter("must be completed or failed", param_hint="--state")
     _confirm(f"Delete up to {limit} {state} jobs of queue {queue}?", yes=yes)
@@ -199,11 +222,26 @@ def queue_clean(
     _print_count("deleted", len(deleted), as_json=as_json)
 
 
+def _clean_group(
+    queue: str, url: str | None, prefix: str, group: str, limit: int, *, yes: bool, as_json: bool
+) -> None:
+    _confirm(f"Delete up to {limit} failed jobs of group {group} of queue {queue}?", yes=yes)
+    with Queue(queue, url, prefix=prefix) as client:
+        with progress(f"Deleting failed jobs of {printable(queue)}", lambda: _left(client, JobState.FAILED)):
+            deleted = client.remove_failures(group, limit=limit)
+        _print_count("deleted", len(deleted), as_json=as_json)
+        if not deleted:
+            explain_unchanged(f"Queue {queue}", group, client.failures())
+
+
 @queue_app.command("retry")
 @reports_errors
 def queue_retry(
     queue: QueueName,
-    limit: Annotated[int | None, typer.Option(help="Maximum number of jobs.")] = None,
+    group: GroupOption = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Maximum number of jobs; by default all, with --group 1,000.")
+    ] = None,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
@@ -211,8 +249,13 @@ def queue_retry(
     """Run failed jobs again, oldest first. Nodes of flows stay failed: retry the flow instead."""
     with Queue(queue, url, prefix=prefix) as client:
         with progress(f"Retrying jobs of {printable(queue)}", lambda: _left(client, JobState.FAILED)):
-            retried = client.retry_failed(limit)
+            if group is None:
+                retried = client.retry_failed(limit)
+            else:
+                retried = client.retry_failures(group, limit=limit or GROUP_LIMIT)
         _print_count("retried", retried, as_json=as_json)
+        if group is not None and not retried:
+            explain_unchanged(f"Queue {queue}", group, client.failures())
 
 
 @queue_app.command("obliterate")

@@ -16,6 +16,7 @@ from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus,
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.job import JobLogs
+from glidemq_orchestrate.queues.failure_groups import FailureGroups
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -106,6 +107,13 @@ class Flow:
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``node``, but only without ``nodes``.
+        """
+
+    def failures(self) -> FailureGroups:
+        """Group the failed nodes by cause, largest group first; see ``Queue.failures``.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
@@ -344,6 +352,28 @@ class Flow:
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
 
+    def retry_failures(
+        self, group: str, *, limit: int = 1000, generation: int | None = None
+    ) -> Sequence[str]:
+        """Rerun the failed nodes of a group, oldest first, with the nodes that they held back.
+
+        A repeat continues with the next nodes. Otherwise as ``rerun``.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of failed nodes to rerun.
+            generation: Only if this is the current generation.
+
+        Returns:
+            The names of the rerun nodes, without those that follow them. Empty if no failed node is in the
+            group.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
+            NodeNotEnded: Somebody else reruns one of them. Nothing was changed.
+            NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired: As ``rerun``.
+        """
+
     def cancel_node(
         self,
         node: str | None = None,
@@ -543,6 +573,13 @@ class AsyncFlow:
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``node``, but only without ``nodes``.
+        """
+
+    async def failures(self) -> FailureGroups:
+        """Group the failed nodes by cause, largest group first; see ``Queue.failures``.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     async def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
@@ -779,6 +816,28 @@ class AsyncFlow:
             FlowEnded, FlowIncomplete: The flow is being cancelled, or its submission is incomplete.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
+        """
+
+    async def retry_failures(
+        self, group: str, *, limit: int = 1000, generation: int | None = None
+    ) -> Sequence[str]:
+        """Rerun the failed nodes of a group, oldest first, with the nodes that they held back.
+
+        A repeat continues with the next nodes. Otherwise as ``rerun``.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of failed nodes to rerun.
+            generation: Only if this is the current generation.
+
+        Returns:
+            The names of the rerun nodes, without those that follow them. Empty if no failed node is in the
+            group.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
+            NodeNotEnded: Somebody else reruns one of them. Nothing was changed.
+            NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired: As ``rerun``.
         """
 
     async def cancel_node(

@@ -14,6 +14,7 @@ from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import OutputChunk
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
+from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroups, FailureSample
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
@@ -23,6 +24,9 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue
 __all__ = [
     "AsyncQueue",
     "DeadLetter",
+    "FailureGroup",
+    "FailureGroups",
+    "FailureSample",
     "FlowBudget",
     "FoundJobs",
     "GroupInfo",
@@ -113,6 +117,9 @@ class Queue(SyncFacade):
     drain = blocking(QueueOperations.drain)
     obliterate = blocking(QueueOperations.obliterate)
     retry_failed = blocking(QueueOperations.retry_failed)
+    failures = blocking(QueueOperations.failures)
+    retry_failures = blocking(QueueOperations.retry_failures)
+    remove_failures = blocking(QueueOperations.remove_failures)
     set_global_concurrency = blocking(QueueOperations.set_global_concurrency)
     global_concurrency = blocking(QueueOperations.global_concurrency)
     set_global_rate_limit = blocking(QueueOperations.set_global_rate_limit)
@@ -203,6 +210,9 @@ class AsyncQueue(AsyncFacade):
     drain = awaited(QueueOperations.drain)
     obliterate = awaited(QueueOperations.obliterate)
     retry_failed = awaited(QueueOperations.retry_failed)
+    failures = awaited(QueueOperations.failures)
+    retry_failures = awaited(QueueOperations.retry_failures)
+    remove_failures = awaited(QueueOperations.remove_failures)
     set_global_concurrency = awaited(QueueOperations.set_global_concurrency)
     global_concurrency = awaited(QueueOperations.global_concurrency)
     set_global_rate_limit = awaited(QueueOperations.set_global_rate_limit)

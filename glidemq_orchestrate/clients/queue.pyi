@@ -19,6 +19,7 @@ from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputC
 from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
+from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroups, FailureSample
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
@@ -30,6 +31,9 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 __all__ = [
     "AsyncQueue",
     "DeadLetter",
+    "FailureGroup",
+    "FailureGroups",
+    "FailureSample",
     "FlowBudget",
     "FoundJobs",
     "GroupInfo",
@@ -484,6 +488,49 @@ class Queue(SyncFacade):
 
         Raises:
             InvalidJob: ``count`` is less than 1; nothing was sent.
+        """
+
+    def failures(self, *, max_examined: int | None = MAX_EXAMINED) -> FailureGroups:
+        """Group the failed jobs by cause, largest group first, also those of Node workers.
+
+        A group is what the handler named (``ctx.fail(group=)``); otherwise the class of the exception, or the
+        first line of the reason. A node that failed only because of another one is not counted, but
+        ``held_back`` of that other one's group is: for this, the nodes of the flows are read.
+
+        Args:
+            max_examined: The approximate max number of jobs and nodes to examine, newest failures first, by
+                default what takes some seconds; None for all.
+
+        Returns:
+            The groups; ``is_partial`` is true if reading stopped at ``max_examined``: all numbers may be
+            higher.
+        """
+
+    def retry_failures(self, group: str, *, limit: int = 1000) -> int:
+        """Rerun the failed jobs of a group, oldest first; returns how many. 0 if no failed job is in it.
+
+        Jobs that fail again during the call remain failed. So do nodes of flows: use
+        ``Flow.retry_failures``. A repeat continues with the next jobs.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of jobs to rerun.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
+        """
+
+    def remove_failures(self, group: str, *, limit: int = 1000) -> list[JobId]:
+        """Delete the failed jobs of a group, oldest first; returns their ids. Keeps what ``clean`` keeps.
+
+        Repeatable; stops half-way if the connection breaks.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of jobs to delete.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
         """
 
     def set_global_concurrency(self, limit: int | None) -> None:
@@ -1046,6 +1093,49 @@ class AsyncQueue(AsyncFacade):
 
         Raises:
             InvalidJob: ``count`` is less than 1; nothing was sent.
+        """
+
+    async def failures(self, *, max_examined: int | None = MAX_EXAMINED) -> FailureGroups:
+        """Group the failed jobs by cause, largest group first, also those of Node workers.
+
+        A group is what the handler named (``ctx.fail(group=)``); otherwise the class of the exception, or the
+        first line of the reason. A node that failed only because of another one is not counted, but
+        ``held_back`` of that other one's group is: for this, the nodes of the flows are read.
+
+        Args:
+            max_examined: The approximate max number of jobs and nodes to examine, newest failures first, by
+                default what takes some seconds; None for all.
+
+        Returns:
+            The groups; ``is_partial`` is true if reading stopped at ``max_examined``: all numbers may be
+            higher.
+        """
+
+    async def retry_failures(self, group: str, *, limit: int = 1000) -> int:
+        """Rerun the failed jobs of a group, oldest first; returns how many. 0 if no failed job is in it.
+
+        Jobs that fail again during the call remain failed. So do nodes of flows: use
+        ``Flow.retry_failures``. A repeat continues with the next jobs.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of jobs to rerun.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
+        """
+
+    async def remove_failures(self, group: str, *, limit: int = 1000) -> list[JobId]:
+        """Delete the failed jobs of a group, oldest first; returns their ids. Keeps what ``clean`` keeps.
+
+        Repeatable; stops half-way if the connection breaks.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of jobs to delete.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
         """
 
     async def set_global_concurrency(self, limit: int | None) -> None:

@@ -124,7 +124,7 @@ def search(
     queue: QueueKeys, filter_: JobFilter, limit: int, max_examined: int | None, *, exclude_data: bool = False
 ) -> Op[FoundJobs]:
     """The first matching jobs among about ``max_examined`` examined ones; None examines all."""
-    _check_bounds(limit, max_examined)
+    check_bounds(limit, max_examined)
     ids, is_partial = yield from find_bounded(queue, filter_, range(limit), max_examined)
     found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
     found.is_partial = is_partial
@@ -149,7 +149,7 @@ def counts(
 
     In a broadcast queue, the messages not delivered to the slowest subscription count as waiting.
     """
-    _check_bounds(0, max_examined)
+    check_bounds(0, max_examined)
     names: Sequence[KeyName] = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
     sizes = yield from ask_all([reads.length(queue, name) for name in names])
     stream, lifo, priority, scheduled, completed, failed, suspended = sizes
@@ -184,7 +184,7 @@ def states(queue: QueueKeys, job_ids: Sequence[str]) -> Op[list[JobState | None]
     """The state of each of these jobs; None for a missing job, ``UNKNOWN`` for an unreadable one."""
     found: list[JobState | None] = []
     for some in _slices(job_ids, PAGE):
-        for head in (yield from _each(reads.heads(queue, some, ("state",)))):
+        for head in (yield from each(reads.heads(queue, some, ("state",)))):
             if isinstance(head, ProtocolError):
                 found.append(JobState.UNKNOWN)
             else:
@@ -202,7 +202,7 @@ def active_count(queue: QueueKeys) -> Op[int]:
 def pages(queue: QueueKeys, state: JobState | None) -> Callable[[PagePosition | None], PageRead]:
     """The function that reads the next page of candidates for a state; start with None."""
     if state in SORTED:
-        return lambda at: _sorted_step(queue, SORTED[state], at or 0, newest_first=False)
+        return lambda at: sorted_step(queue, SORTED[state], at or 0, newest_first=False)
     steps = {
         JobState.WAITING: _waiting_step,
         JobState.ACTIVE: _active_step,
@@ -227,7 +227,7 @@ def find_bounded(
         name = SORTED[filter_.state]
 
         def step(at: PagePosition | None) -> PageRead:
-            return _sorted_step(queue, name, at or 0, newest_first=True)
+            return sorted_step(queue, name, at or 0, newest_first=True)
 
     seen: set[str] = set()
     found: list[str] = []
@@ -249,7 +249,7 @@ def find_bounded(
 def keep(queue: QueueKeys, ids: Sequence[str], filter_: JobFilter) -> Op[list[str]]:
     """The matching jobs among these."""
     fields: Sequence[JobField] = ("state", "name") if filter_.data is None else ("state", "name", "data")
-    heads = yield from _each(reads.heads(queue, ids, fields))
+    heads = yield from each(reads.heads(queue, ids, fields))
     return [job_id for job_id, head in zip(ids, heads, strict=True) if filter_.has(head)]
 
 
@@ -257,7 +257,7 @@ def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[lis
     """The jobs with these ids; omits jobs that have been removed."""
     jobs: list[Job] = []
     for some in _slices(ids, READ):
-        rows = yield from _each([job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some])
+        rows = yield from each([job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some])
         for job_id, fields in zip(some, rows, strict=True):
             if isinstance(fields, ProtocolError):  # its key is not a hash
                 jobs.append(Job.from_wire(queue.queue, {"id": job_id}, lenient=True))
@@ -266,7 +266,7 @@ def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[lis
     return jobs
 
 
-def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
+def each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
     """The replies, with an error in place of each unreadable one."""
     found: list[T | ProtocolError] = []
     for reply in (yield from ask_each(calls)):
@@ -276,7 +276,10 @@ def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
     return found
 
 
-def _sorted_step(queue: QueueKeys, name: KeyName, at: int, *, newest_first: bool) -> PageRead:
+def sorted_step(
+    queue: QueueKeys, name: KeyName, at: int, *, newest_first: bool
+) -> Op[tuple[list[str], int | None]]:
+    """A page of a sorted set from a rank on, and the rank of the next page."""
     ids = yield from ask(reads.sorted_ids(queue.key(name), at, PAGE, newest_first=newest_first))
     # A retry of a broadcast message is listed as `<job>||<subscription>`.
     return [member.partition("||")[0] for member in ids], at + len(ids) if len(ids) == PAGE else None
@@ -353,7 +356,8 @@ def _prioritized(queue: QueueKeys) -> Op[int]:
     return total
 
 
-def _check_bounds(limit: int, max_examined: int | None) -> None:
+def check_bounds(limit: int, max_examined: int | None) -> None:
+    """Refuse limits that are not whole numbers of at least 0."""
     for name, value in (("limit", limit), ("max_examined", max_examined)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise ConfigurationError(f"{name} must be a whole number of at least 0, got {described(value)}")

@@ -77,7 +77,7 @@ def outcome_of_error(
     """The outcome of a handler that raised."""
     options, text = attempt.options, text_of(error)
     if isinstance(error, Unrecoverable):
-        return _failed(attempt, text or "Unrecoverable", 0, 0)
+        return _failed(attempt, text or "Unrecoverable", 0, 0, error.group)
     if isinstance(error, RetryLater):
         wait = milliseconds(error.delay)
         if not error.counts:
@@ -126,10 +126,9 @@ def refuse(attempt: Attempt, reason: str) -> Outcome:
     return _failed(attempt, reason, 0, 0)
 
 
-def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Outcome:
-    return Outcome(
-        attempt, Kind.FAIL, short_reason(reason), attempt.options.remove_on_fail, attempts, backoff_ms
-    )
+def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int, group: str = "") -> Outcome:
+    retention = attempt.options.remove_on_fail
+    return Outcome(attempt, Kind.FAIL, short_reason(reason), retention, attempts, backoff_ms, group)
 
 
 @dataclass(slots=True)

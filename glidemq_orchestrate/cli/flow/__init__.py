@@ -17,7 +17,7 @@ from glidemq_orchestrate.cli.flow.files import graph, plan, schema, submit
 from glidemq_orchestrate.cli.flow.follow import watch
 from glidemq_orchestrate.cli.flow.listing import list_
 from glidemq_orchestrate.cli.flow.options import EXIT_CODES
-from glidemq_orchestrate.cli.flow.showing import history, node, show
+from glidemq_orchestrate.cli.flow.showing import failures, history, node, show
 
 flow_app = typer.Typer(
     name="flow",
@@ -37,6 +37,7 @@ flow_app.command("complete-node")(complete_node)
 flow_app.command("skip-node")(skip_node)
 flow_app.command()(plan)
 flow_app.command()(history)
+flow_app.command()(failures)
 flow_app.command()(graph)
 flow_app.command()(node)
 flow_app.command()(schema)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.completion import node_names
+from glidemq_orchestrate.cli.failures import GroupOption, explain_unchanged
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
 from glidemq_orchestrate.cli.flow.options import (
     Error,
@@ -150,6 +151,7 @@ def _print_changed(flow: Flow, what: str, changed: Sequence[str], *, as_json: bo
 @reports_errors
 def retry(
     flow_id: FlowIdArgument,
+    group: GroupOption = None,
     url: Url = None,
     wait: WaitForEnd = True,
     watch: WatchLive = True,
@@ -160,17 +162,25 @@ def retry(
 ) -> None:
     """Run again the nodes of a failed or cancelled flow that did not complete; the others keep their results.
 
+    With --group: only the failed nodes of this group, with those that they held back, at most 1,000.
+
     With a corrected flow file: glidemq flow submit FILE --id FLOW_ID --retry-failed.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
         status = flow.status()
         before = status.state
-        failed = [node.name for node in flow.nodes() if node.state is JobState.FAILED]
-        flow.retry_failed(generation=generation)
-        changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
+        if group is None:
+            failed = [node.name for node in flow.nodes() if node.state is JobState.FAILED]
+            flow.retry_failed(generation=generation)
+            changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
+        else:
+            changed = list(flow.retry_failures(group, generation=generation))
+            if not changed:
+                explain_unchanged(f"Flow {flow.id}", group, flow.failures())
         if not as_json:
-            print_text(changed_line("Run again", changed) if changed else _unchanged(flow.id, before))
+            if changed or group is None:
+                print_text(changed_line("Run again", changed) if changed else _unchanged(flow.id, before))
             if changed and (advice := _task_to_clear(status.labels)):
                 errors.print(advice, markup=False, highlight=False, soft_wrap=True)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)

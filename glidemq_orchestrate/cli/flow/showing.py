@@ -1,4 +1,4 @@
-"""Commands that show a flow: show, history, node."""
+"""Commands that show a flow: show, history, failures, node."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.completion import node_names
+from glidemq_orchestrate.cli.failures import Most, print_failures
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.flow.view import flow_view, short, status_json, wait_json
 from glidemq_orchestrate.cli.shell import (
@@ -85,6 +86,19 @@ def history(
         cells = (str(one.generation), str(one.state), nodes, failed, began, one.idempotency_key)
         table.add_row(*map(Text, (*cells, short(one.reason, 80))))
     console.print(table)
+
+
+@reports_errors
+def failures(
+    flow_id: FlowIdArgument,
+    most: Most = 20,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Group the failed nodes of a flow by cause: how many, and how many other nodes they hold back."""
+    with FlowProducer(url, prefix=prefix) as flows:
+        print_failures(flows.get(flow_id).failures(), most, as_json=as_json)
 
 
 COUNTS: Final = ("attempts", "reruns", "lost_attempts")  # shown if not 0

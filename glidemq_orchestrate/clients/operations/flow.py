@@ -16,6 +16,7 @@ from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.submission import fenced, restart_flow
 from glidemq_orchestrate.foundation.texts import short_reason
 from glidemq_orchestrate.foundation.values import NOTE, check_request
+from glidemq_orchestrate.queues import failure_groups
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 
@@ -170,6 +171,33 @@ class FlowOperations(ReadingOperations):
         )
         yield from fenced(self.ref, generation)
         return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
+
+    def retry_failures(
+        self, group: str, *, limit: int = 1000, generation: int | None = None
+    ) -> Op[Sequence[str]]:
+        """Rerun the failed nodes of a group, oldest first, with the nodes that they held back.
+
+        A repeat continues with the next nodes. Otherwise as ``rerun``.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of failed nodes to rerun.
+            generation: Only if this is the current generation.
+
+        Returns:
+            The names of the rerun nodes, without those that follow them. Empty if no failed node is in the
+            group.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
+            NodeNotEnded: Somebody else reruns one of them. Nothing was changed.
+            NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired: As ``rerun``.
+        """
+        yield from fenced(self.ref, generation)
+        names = yield from failure_groups.failed_nodes(self.ref, group, limit)
+        if not names:
+            return []
+        return (yield from self.rerun(nodes=names, generation=generation))
 
     def cancel_node(  # noqa: PLR0913  the ways of choosing nodes
         self,

@@ -22,7 +22,9 @@ from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
+from glidemq_orchestrate.queues import failure_groups
 from glidemq_orchestrate.queues import waits as waiting
+from glidemq_orchestrate.queues.failure_groups import FailureGroups
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.stored import as_time
 
@@ -137,6 +139,14 @@ class ReadingOperations:
         """
         found = (yield from self.nodes()) if nodes is None else nodes
         return (yield from waiting.waits(self.ref, found, self.clock.now_ms()))
+
+    def failures(self) -> Op[FailureGroups]:
+        """Group the failed nodes by cause, largest group first; see ``Queue.failures``.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
+        """
+        return failure_groups.flow_failures(self.ref)
 
     def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Op[Mapping[str, JobLogs]]:
         """Read log lines of some nodes, oldest first, and their total numbers.

@@ -19,8 +19,9 @@ from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
-from glidemq_orchestrate.queues import dead_letters, limits, listing, metrics, removal
+from glidemq_orchestrate.queues import dead_letters, failure_groups, limits, listing, metrics, removal
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
+from glidemq_orchestrate.queues.failure_groups import FailureGroups
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
@@ -258,6 +259,52 @@ class WholeQueueOperations(QueueOperationsBase):
             InvalidJob: ``count`` is less than 1; nothing was sent.
         """
         return (yield from removal.retry_failed(self._keys, count, self._clock.now_ms()))
+
+    def failures(self, *, max_examined: int | None = MAX_EXAMINED) -> Op[FailureGroups]:
+        """Group the failed jobs by cause, largest group first, also those of Node workers.
+
+        A group is what the handler named (``ctx.fail(group=)``); otherwise the class of the exception, or the
+        first line of the reason. A node that failed only because of another one is not counted, but
+        ``held_back`` of that other one's group is: for this, the nodes of the flows are read.
+
+        Args:
+            max_examined: The approximate max number of jobs and nodes to examine, newest failures first, by
+                default what takes some seconds; None for all.
+
+        Returns:
+            The groups; ``is_partial`` is true if reading stopped at ``max_examined``: all numbers may be
+            higher.
+        """
+        return failure_groups.queue_failures(self._keys, max_examined)
+
+    def retry_failures(self, group: str, *, limit: int = 1000) -> Op[int]:
+        """Rerun the failed jobs of a group, oldest first; returns how many. 0 if no failed job is in it.
+
+        Jobs that fail again during the call remain failed. So do nodes of flows: use
+        ``Flow.retry_failures``. A repeat continues with the next jobs.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of jobs to rerun.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
+        """
+        return self._now(lambda now_ms: failure_groups.retry_group(self._keys, group, limit, now_ms))
+
+    def remove_failures(self, group: str, *, limit: int = 1000) -> Op[list[JobId]]:
+        """Delete the failed jobs of a group, oldest first; returns their ids. Keeps what ``clean`` keeps.
+
+        Repeatable; stops half-way if the connection breaks.
+
+        Args:
+            group: A group of ``failures``.
+            limit: The max number of jobs to delete.
+
+        Raises:
+            InvalidJob: ``limit`` is less than 1; nothing was sent.
+        """
+        return self._now(lambda now_ms: failure_groups.remove_group(self._keys, group, limit, now_ms))
 
     def set_global_concurrency(self, limit: int | None) -> Op[None]:
         """Limit how many jobs run at the same time over all workers; None removes the limit. Repeatable.

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
 from glidemq_orchestrate.flows.pattern import map_over
@@ -16,6 +16,7 @@ from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, JsonLike, is_utf8
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 
 class Cancelled:
@@ -292,6 +293,21 @@ class Context:
             ServerBusy: More than 10,000 messages or 16 MiB of an async handler are still unsent.
         """
         self.reporter.write_message(checked_message(text))
+
+    def fail(self, reason: str, *, group: str = "") -> NoReturn:
+        """Fail the job without a further attempt: raises ``Unrecoverable``. For plain and async handlers.
+
+        Args:
+            reason: The text for status and errors.
+            group: The group of ``Queue.failures`` in which it counts, such as ``upload error``: at most 256
+                characters, none of them a control character. By default the group follows from the reason.
+                Has no effect in a broadcast.
+
+        Raises:
+            Unrecoverable: Always.
+            ConfigurationError: The group is not valid.
+        """
+        raise Unrecoverable(reason, group=group)
 
     def check_owner(self) -> None:
         """Return if this attempt owns its job now; for plain handlers, from any thread.

@@ -7,6 +7,7 @@ from typing import Any
 
 from glidemq_orchestrate.errors import restored
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, optional_duration
+from glidemq_orchestrate.foundation.values import FAILURE_GROUP
 from glidemq_orchestrate.wire.codec import JsonLike
 
 
@@ -19,7 +20,16 @@ class HandlerSignal(Exception):
 
 
 class Unrecoverable(HandlerSignal):
-    """The job fails without a further attempt, even if its options allow one."""
+    """The job fails without a further attempt, even if its options allow one.
+
+    With ``group``, it counts in this group of ``Queue.failures``; see ``Context.fail``.
+    """
+
+    group = ""
+
+    def __init__(self, *reason: object, group: str = "") -> None:
+        self.group = FAILURE_GROUP.check(group) if group else ""
+        super().__init__(*reason)
 
 
 class Skip(HandlerSignal):

@@ -25,7 +25,8 @@ local function retry(prefix, job_id, now)
   redis.call('ZREM', prefix .. 'failed', job_id)
   L.keeping.forget(prefix, job_id, 'failed')
   L.start_over.reset(prefix, job_id, job, now, 'waiting')
-  redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'gmo:lost', 'gmo:suspect', 'processedOn', 'lastActive')
+  redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'gmo:failure_group', 'gmo:lost', 'gmo:suspect', 'processedOn',
+    'lastActive')
   L.children.again(prefix, job_id)
   L.jobs.make_ready(prefix, job_id, job, L.numbers.int(job.priority, 0))
   return 'retried'

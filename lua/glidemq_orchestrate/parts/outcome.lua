@@ -3,7 +3,7 @@
 -- retention, number, number:
 --   done      text = result JSON
 --   skip      text = reason: the job was not needed; it ends as completed, with the field gmo:skipped
---   fail      text = reason, numbers = attempts allowed, backoff in ms
+--   fail      text = reason, numbers = attempts allowed, backoff in ms. Kind `grouped`: see failure_groups.lua
 --   later     text = new data ('' = keep), numbers = ms since the epoch, 1 if no handler was called (its queue timeout
 --             continues); the attempt does not count
 --   children  wait until the child jobs (second number 1: the dependencies) have ended; the attempt does not count
@@ -122,6 +122,7 @@ local function fail(x, o, job)
     redis.call('HDEL', key, 'gmo:entry', 'gmo:waited', unpack(L.losses.MARKS))
     return verdict
   end
+  L.failure_groups.note(key, o, x.now_text)
   L.dead_letters.note(x.prefix, o.job_id, x.now, dead)
   if job.flow then
     x.spent = x.spent + FLOW_FAILURE
@@ -165,7 +166,7 @@ local ACT = { done = done, skip = done, fail = fail, later = park, children = pa
 
 -- Reads the outcome from args[at] on.
 function L.outcome.read(args, at)
-  return { kind = args[at], job_id = args[at + 1], entry_id = args[at + 2], token = args[at + 3],
+  return L.failure_groups.split { kind = args[at], job_id = args[at + 1], entry_id = args[at + 2], token = args[at + 3],
     processed_on = args[at + 4], text = args[at + 5], retention = args[at + 6],
     first = tonumber(args[at + 7]) or 0, second = tonumber(args[at + 8]) or 0 }
 end

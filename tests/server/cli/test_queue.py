@@ -174,6 +174,76 @@ def test_a_queue_is_drained_cleaned_retried_and_obliterated(shell: Shell, queue:
     assert shell.json("queue", "list") == []
 
 
+def store_failures(client: Any, reasons: dict[str, str]) -> None:
+    for at, (job_id, reason) in enumerate(reasons.items(), 1_000):
+        fields = {"id": job_id, "name": "work", "state": "failed", "failedReason": reason, "finishedOn": at}
+        client.hset(f"glide:{{etl}}:job:{job_id}", mapping=fields)
+        client.zadd("glide:{etl}:failed", {job_id: at})
+
+
+def test_failures_are_shown_retried_and_deleted_by_group(
+    shell: Shell, queue: Queue, redis_client: Any
+) -> None:
+    assert shell.json("queue", "failures", "etl") == []
+    store_failures(
+        redis_client, {"1": "KeyError: a", "2": "KeyError: b", "3": "disk full\nat x", "4": "no net"}
+    )
+    first, *_ = rows = shell.json("queue", "failures", "etl")
+    assert [(row["group"], row["count"]) for row in rows] == [
+        ("KeyError", 2),
+        ("disk full", 1),
+        ("no net", 1),
+    ]
+    assert (first["held_back"], first["nodes"], first["samples"][0]["job_id"]) == (0, 0, "2")
+    lines = shell("queue", "failures", "etl", "--limit", "2").splitlines()
+    assert lines[0].split("  ")[0] == "group"
+    assert [line.split("  ")[0] for line in lines[1:3]] == ["KeyError", "disk full"]
+    assert lines[2].rstrip().endswith("disk full at x")
+    assert lines[3] == "1 more groups; --limit shows more"
+    assert shell.json("queue", "retry", "etl", "--group", "KeyError", "--limit", "1") == {"retried": 1}
+    assert queue.get_job("1").state is JobState.WAITING
+    assert shell.json("queue", "clean", "etl", "--group", "disk full", "--yes") == {"deleted": 1}
+    assert queue.states(["2", "3", "4"]) == ["failed", None, "failed"]
+    shell("queue", "clean", "etl", "--group", "no net", code=1, typed="n\n")
+    assert queue.states(["4"]) == ["failed"]
+
+
+def test_an_unknown_group_of_failures_is_answered_with_the_nearest(
+    shell: Shell, queue: Queue, redis_client: Any
+) -> None:
+    store_failures(redis_client, {"1": "KeyError: a"})
+    for words in (("retry",), ("clean", "--yes")):
+        said = shell("queue", words[0], "etl", "--group", "KeyErorr", *words[1:])
+        assert said.startswith("0 jobs ")
+        assert "Queue etl has no failure in group KeyErorr" in said
+        assert "KeyError" in said.replace("KeyErorr", "")
+
+
+def test_the_failed_nodes_of_a_flow_are_shown_and_retried_by_group(
+    shell: Shell, flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    is_mended = False
+
+    def work(ctx: Any) -> None:
+        if ctx.node == "a" and not is_mended:
+            ctx.fail("no space left", group="disk")
+
+    run_worker(["etl"], {"work": work}, url=shell.url)
+    spec = FlowSpec("n", [FlowNode("a", job="work"), FlowNode("b", job="work", after=["a"])], queue="etl")
+    flow = flows.submit(spec, flow_id="f")
+    flow.wait(timeout=20)
+    (row,) = shell.json("flow", "failures", "f")
+    assert (row["group"], row["count"], row["held_back"]) == ("disk", 1, 1)
+    assert "f/a" in shell("flow", "failures", "f")
+    said = shell("queue", "retry", "etl", "--group", "disk")
+    assert "nodes of flows: glidemq flow retry FLOW_ID --group" in said
+    assert "no failure in group net" in shell("flow", "retry", "f", "--group", "net", "--no-wait")
+    is_mended = True
+    assert "a" in shell("flow", "retry", "f", "--group", "disk")
+    assert flow.status().completed == 2
+    assert shell.json("flow", "failures", "f") == []
+
+
 def test_a_job_is_added_and_shown(shell: Shell, queue: Queue) -> None:
     words = ("job", "add", "etl", "clean", "--data", '{"month":1}', "--priority", "3", "--id", "own")
     assert shell(*words).strip() == "own"

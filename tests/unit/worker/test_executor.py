@@ -34,7 +34,7 @@ def failure(reason: str, attempts: int, backoff_ms: int) -> tuple[Any, ...]:
 
 
 def fields_of(outcome: Outcome) -> tuple[Any, ...]:
-    return tuple(outcome)[1:]
+    return tuple(outcome)[1:-1]
 
 
 def test_a_worker_asks_for_as_much_as_it_has_room_for() -> None:
@@ -134,6 +134,16 @@ def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:
 def test_an_unrecoverable_error_ends_the_job_whatever_its_options_say() -> None:
     assert fields_of(outcome_of_error(attempt(), Unrecoverable("gone"), 0.0)) == failure("gone", 0, 0)
     assert outcome_of_error(attempt(), Unrecoverable(), 0.0).text == "Unrecoverable"
+
+
+def test_a_failure_has_the_group_that_its_handler_named_and_no_other() -> None:
+    class Quiet(Unrecoverable):
+        def __init__(self) -> None:
+            """Does not call the constructor above."""
+
+    assert outcome_of_error(attempt(), Unrecoverable("gone", group="disk"), 0.0).group == "disk"
+    for error in (Unrecoverable("gone"), Quiet(), ValueError("gone")):
+        assert outcome_of_error(attempt(), error, 0.0).group == ""
 
 
 def test_a_retry_on_request_keeps_its_own_pause_within_the_attempts() -> None:
