@@ -121,7 +121,7 @@ lint: setup  ## Check style, import contracts, and that all generated files are 
 
 type: setup  ## Check types, strictly.
 	$(BIN)/mypy $(SOURCES)
-	$(BIN)/mypy $(patsubst %.pyi,%.py,$(wildcard glidemq_orchestrate/clients/*.pyi))  # else only their stubs are read
+	$(BIN)/mypy $(patsubst %.pyi,%.py,$(wildcard glidemq_orchestrate/*/*.pyi))  # else only their stubs are read
 
 fmt: setup  ## Format the code.
 	$(BIN)/ruff format .

@@ -18,8 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-MODULES: Final = ("broadcast", "events", "flows", "queue", "schedules")
-PACKAGE: Final = "glidemq_orchestrate.clients"
+MODULES: Final = (
+    *(f"clients.{name}" for name in ("broadcast", "events", "flows", "queue", "schedules")),
+    "chasquimq.queue",
+)
+PACKAGE: Final = "glidemq_orchestrate"
 HEADER: Final = "# Made by `make generated` from the operations. Do not edit.\n"
 _STREAMS: Final = {"streamed": "Iterator", "streamed_async": "AsyncIterator"}
 
@@ -86,6 +89,7 @@ class Stub:
         returned = ast.unparse(found.returns)
         if twin in _STREAMS:
             stream = vars(importlib.import_module(function.__module__))[returned]
+            self._know(importlib.import_module(stream.__module__))
             read: str = inspect.get_annotations(stream.step)["return"]  # Op[Sequence[ITEM]] | None
             returned = f"{_STREAMS[twin]}[{read.partition('Sequence[')[2].partition(']] ')[0]}]"
         elif twin.endswith("_into"):
@@ -154,7 +158,7 @@ def _bodiless(node: Any) -> Any:
 def _formatted(text: str) -> str:
     ruff = str(Path(sys.executable).with_name("ruff"))
     for options in (["check", "--select", "I", "--fix", "--quiet"], ["format", "--quiet"]):
-        command = [ruff, *options, "--stdin-filename", f"{PACKAGE.replace('.', '/')}/stub.pyi", "-"]
+        command = [ruff, *options, "--stdin-filename", f"{PACKAGE}/clients/stub.pyi", "-"]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
         text = done.stdout
     return text

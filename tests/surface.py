@@ -24,7 +24,10 @@ from glidemq_orchestrate.cli.flow.options import EXIT_CODES
 PACKAGE: Final = "glidemq_orchestrate"
 MODULES: Final = [
     PACKAGE,
-    *(f"{PACKAGE}.{room}" for room in ("clients", "errors", "events", "flows", "jobs", "pipes", "runs")),
+    *(
+        f"{PACKAGE}.{room}"
+        for room in ("chasquimq", "clients", "errors", "events", "flows", "jobs", "pipes", "runs")
+    ),
     *(f"{PACKAGE}.{room}" for room in ("spark", "testing", "worker")),
     "dagster_glidemq",
     *(f"airflow_provider_glidemq.{kind}.glidemq" for kind in ("hooks", "operators", "sensors", "triggers")),

@@ -18,6 +18,8 @@ ChasquiKeyName = Literal[
 """The keys that a queue has once each."""
 
 QUEUE: Final = NameRule("queue name", marks="{}", is_plain=True)
+GROUP: Final = "default"
+"""The consumer group of workers, unless they are given another."""
 MAX_NAME_BYTES: Final = 256
 _JOB_ID: Final = NameRule("job id", InvalidJob, max_length=1024, is_plain=True)
 

@@ -51,7 +51,7 @@ def is_for_all(words: Sequence[Word]) -> bool:
 def first_key(words: Sequence[Word]) -> Word:
     """The first key of a call that has one."""
     name = str(words[0]).upper()
-    if name in {"FCALL", "FCALL_RO"}:
+    if name in {"FCALL", "FCALL_RO", "EVAL"}:
         return words[3]
     if name in _STREAMS:
         return words[[str(word).upper() for word in words].index("STREAMS") + 1]

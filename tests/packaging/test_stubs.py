@@ -48,7 +48,15 @@ def test_twins_have_the_same_methods() -> None:
         for _, stub in CLASSES
     }
     twins = [name for name in methods if f"Async{name}" in methods]
-    assert sorted(twins) == ["Broadcast", "EventReader", "Flow", "FlowProducer", "Queue", "Schedules"]
+    assert sorted(twins) == [
+        "Broadcast",
+        "ChasquiQueue",
+        "EventReader",
+        "Flow",
+        "FlowProducer",
+        "Queue",
+        "Schedules",
+    ]
     for name in twins:
         assert {one for one in methods[name] if not one.startswith("_")} == {
             one for one in methods[f"Async{name}"] if not one.startswith("_")

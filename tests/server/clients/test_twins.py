@@ -21,6 +21,7 @@ from glidemq_orchestrate import (
     FlowProducer,
     Queue,
 )
+from glidemq_orchestrate.chasquimq import AsyncChasquiQueue, ChasquiQueue
 from glidemq_orchestrate.clients import AsyncSchedules, Schedules
 
 AT_ONCE = ("__init__", "watch", "watch_batches", "queue", "events", "schedules", "broadcast")
@@ -32,6 +33,7 @@ PAIRS = [
     (EventReader, AsyncEventReader),
     (Schedules, AsyncSchedules),
     (Broadcast, AsyncBroadcast),
+    (ChasquiQueue, AsyncChasquiQueue),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from glidemq_orchestrate.chasquimq import scripts
 from tests.server.lua.servers import installed
 
 LUA = Path(__file__).parents[3] / "lua"
@@ -19,6 +20,13 @@ def _luacheck(*paths: Path) -> tuple[int, str]:
 
 def test_sources_are_clean() -> None:
     code, output = _luacheck(*(LUA / part for part in ("shared", "glidemq", "glidemq_orchestrate")))
+    assert code == 0, output
+
+
+def test_scripts_for_chasquimq_are_clean(tmp_path: Path) -> None:
+    for number, text in enumerate(scripts.ALL):
+        (tmp_path / f"{number}.lua").write_text(f"local KEYS, ARGV = ...\n{text}", encoding="utf-8")
+    code, output = _luacheck(tmp_path)
     assert code == 0, output
 
 

@@ -12,6 +12,8 @@ KNOWN = {command.upper() for command in COMMANDS}
 # About the server and not about keys: by other rules, or by none but an administrator's.
 OTHERS = {"ACL", "CLUSTER", "CONFIG", "FUNCTION", "PING", "TIME"}
 OTHERS |= {command.upper() for command in TO_CONFIRM}
+# The first speaks to sentinels; the keys of the second have a rule of their own (tests/server/chasquimq).
+OTHER_ROOMS = {"io", "chasquimq"}
 
 
 def called() -> set[str]:
@@ -28,7 +30,7 @@ def sent() -> tuple[set[str], set[str]]:
     text = "\n".join(
         path.read_text(encoding="utf-8")
         for path in Path(__file__).parents[1].rglob("*.py")
-        if path != Path(__file__) and path.parent.name != "io"  # which speaks to sentinels
+        if path != Path(__file__) and path.parent.name not in OTHER_ROOMS
     )
     first = re.findall(r'(?:\bcommand\(|words = \(|Call\(\s*\()\s*"([A-Z]+)"', text)
     return set(first) - {"MAXLEN"}, set(re.findall(r'"([A-Z]{3,})"', text))

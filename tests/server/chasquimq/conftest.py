@@ -1,0 +1,47 @@
+"""Queues of ChasquiMQ: on the embedded Valkey, or on a Redis 8 with ``make test-chasquimq``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate.chasquimq import ChasquiQueue
+
+
+@dataclass
+class Raw:
+    """The keys of a queue, as bytes."""
+
+    client: Any
+    queue: str
+
+    def key(self, name: str) -> str:
+        return f"{{chasqui:{self.queue}}}:{name}"
+
+    def keys(self) -> set[str]:
+        """What the queue has, without its tag."""
+        found = self.client.keys(f"{{chasqui:{self.queue}}}:*")
+        return {key.decode().partition("}:")[2] for key in found}
+
+    def stream(self) -> list[dict[bytes, bytes]]:
+        return [fields for _, fields in self.client.xrange(self.key("stream"))]
+
+    def add(self, fields: dict[Any, Any], key: str = "stream") -> str:
+        return str(self.client.xadd(self.key(key), fields).decode())
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[Raw]:
+    from redis import Redis  # noqa: PLC0415  unit tests do without a driver
+
+    with Redis.from_url(url.replace("valkey://", "redis://"), driver_info=None) as client:
+        yield Raw(client, "images")
+
+
+@pytest.fixture
+def images(url: str) -> Iterator[ChasquiQueue]:
+    with ChasquiQueue("images", url) as queue:
+        yield queue
