@@ -20,7 +20,7 @@ PARALLEL := -n $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster compiled test test-long unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster compiled test test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -62,6 +62,9 @@ unit: setup  ## Run the tests that need no server.
 
 server: setup  ## Run the tests against a real Valkey.
 	$(PYTEST) $(PARALLEL) tests/server
+
+test-chasquimq: setup  ## Run the tests against the real ChasquiMQ, on a Redis 8 that is built once if there is none.
+	$(BIN)/python -m tests.chasquimq
 
 interop: setup  ## Run the facts that a queue shared with Node workers rests on.
 	$(PYTEST) tests/interop
