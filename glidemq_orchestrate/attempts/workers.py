@@ -170,6 +170,36 @@ def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[se
     return None if any(int(consumer["idle"]) < FOREIGN_IDLE_MS for consumer in foreign) else names
 
 
+@dataclass(frozen=True, slots=True)
+class OtherCode:
+    """A live worker whose handlers have other code than those of the same names here.
+
+    ``handlers``: their names, sorted; ``there`` is the function of the first.
+    """
+
+    id: str
+    host: str
+    pid: int
+    handlers: tuple[str, ...]
+    there: str
+
+
+def other_code(queue: QueueKeys, worker_id: str, code: Mapping[str, str], now_ms: int) -> Op[list[OtherCode]]:
+    """The other live workers of a queue with other ``code`` for the same handlers, as they registered it."""
+    ours = [name for name in (yield from ask(registry.live_workers(queue, now_ms))) if name != worker_id]
+    texts = (yield from ask(registry.worker_descriptions(queue, ours))) if ours else []
+    found: list[OtherCode] = []
+    for name, text in zip(ours, texts, strict=True):
+        wire = parsed_object(text)
+        theirs = wire.get("code")
+        if isinstance(theirs, dict):
+            differ = sorted(job for job, own in code.items() if str(theirs.get(job, own)) != own)
+            if differ:
+                place = str(wire.get("addr")), int(wire.get("pid") or 0)
+                found.append(OtherCode(name, *place, tuple(differ), str(theirs[differ[0]])))
+    return found
+
+
 def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
     """Create the workers' group of each queue if it is missing."""
     for reply in (yield from ask_each([registry.create_group(queue) for queue in queues])):

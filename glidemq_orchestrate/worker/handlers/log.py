@@ -8,16 +8,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
+from glidemq_orchestrate.attempts.workers import OtherCode
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.foundation.texts import in_line
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.handlers.code import difference
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.handlers.tracebacks import text_of
@@ -143,6 +145,24 @@ class JobLog:
             "their location"
         )
         logger.warning(text, attempt.queue, attempt.name, f"{size:,}", extra=about("large_result", attempt))
+
+
+def log_other_code(queue: QueueKeys, code: Mapping[str, str], others: Iterable[OtherCode]) -> None:
+    """Log at the start of a worker which others run handlers of the same names with other code."""
+    for other in others:
+        first, *more = other.handlers
+        names = f"handler {first}" + (f" and {len(more)} more" if more else "")
+        logger.warning(
+            "queue %s: worker %s on %s (pid %d) has other code for %s (%s), and runs some of the jobs. "
+            "Fix: stop that worker if its code is old; otherwise rename the handler here or there",
+            queue.queue,
+            other.id,
+            other.host,
+            other.pid,
+            names,
+            difference(code[first], other.there),
+            extra={"action": "other_code", "queue": queue.queue},
+        )
 
 
 def log_lost_workers(lost: Iterable[tuple[QueueKeys, ReclaimedJobs]]) -> None:

@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -29,8 +29,9 @@ from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.feed import NEVER, Feed
+from glidemq_orchestrate.worker.handlers.code import code_of
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.handlers.log import log_lost_workers
+from glidemq_orchestrate.worker.handlers.log import log_lost_workers, log_other_code
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.services.service import Service
@@ -155,6 +156,7 @@ class QueueChores:
         silent: The silent workers of the queue.
         area: The queue and the queues around it.
         clock: The current time.
+        known_code: What ``code_of`` has found so far, by name of the handler.
     """
 
     run: Run
@@ -166,6 +168,7 @@ class QueueChores:
     silent: SilentWorkers
     area: Area
     clock: Clock
+    known_code: dict[str, str] = field(default_factory=dict)
 
     async def announce(self) -> None:
         """Register the worker, its host and process, and its handlers."""
@@ -175,9 +178,23 @@ class QueueChores:
             "startedAt": int(self.worker_id.removeprefix(OURS).split("-")[0]),
             "activeJobs": len(self.slots.held),
             "handlers": self.handlers.names,
+            "code": self._code(),
         }
         now_ms = self.clock.now_ms()
         await self.run(workers.announce([self.keys], self.worker_id, description, REGISTERED_MS, now_ms))
+
+    async def compare_code(self) -> None:
+        """Warn if other workers of the queue have other code for handlers of the same names."""
+        code = self._code()
+        calls = workers.other_code(self.keys, self.worker_id, code, self.clock.now_ms())
+        log_other_code(self.keys, code, await self.run(calls))
+
+    def _code(self) -> dict[str, str]:
+        """The code of each handler, by name; handlers may be added while the worker runs."""
+        for name, registered in self.handlers.registered.items():
+            if name not in self.known_code:
+                self.known_code[name] = code_of(registered.function)
+        return {name: code for name, code in self.known_code.items() if code}
 
     async def maintain(self) -> float | None:
         """Do the upkeep of the queue: due work, unsettled flows and cleanup."""

@@ -200,6 +200,7 @@ class Worker(HandlerService, RegistersHandlers):
         """Register on a queue; returns False if that failed. Before the start hooks it would be too early."""
         try:
             await self._chores[name].announce()
+            await self._chores[name].compare_code()
         except GlideMQError as exc:
             self._failures.report(f"registration of queue {name}", exc)
             return False

@@ -104,6 +104,28 @@ def test_a_worker_without_handlers_warns_when_it_starts(
     assert "has no handlers, so it runs no job. Fix: register functions" in warning.getMessage()
 
 
+def test_a_worker_with_other_code_under_the_same_name_warns_when_it_starts(
+    url: str, run_worker: RunWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_ctx: Any) -> None:
+        raise ValueError("no such year")
+
+    run_worker(["etl"], {"clean": fail, "load": fails}, url=url)
+    run_worker(["etl"], {"clean": fail, "extract": fails}, url=url)
+    run_worker(["other"], {"clean": fails}, url=url)
+    assert caplog.messages == []
+    run_worker(["etl"], {"clean": fails, "load": fails}, url=url)
+    here = "test_a_worker_with_other_code_under_the_same_name_warns_when_it_starts.<locals>.fails"
+    assert len(caplog.messages) == 2
+    for line in caplog.messages:
+        assert re.match(
+            r"queue etl: worker gmo-worker-\S+ on \S+ \(pid \d+\) has other code for handler clean ", line
+        )
+        assert (
+            f"({__name__}:{here} here, {__name__}:fail there), and runs some of the jobs. Fix: stop" in line
+        )
+
+
 def test_each_attempt_ends_with_a_line_that_names_node_flow_outcome_and_seconds(
     url: str, run_worker: RunWorker, caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
