@@ -280,7 +280,11 @@ def _check_labels(spec: FlowSpec) -> None:
     if not isinstance(spec.labels, Mapping):
         raise InvalidFlow(f"flow {spec.name}: labels must map texts to texts, got {described(spec.labels)}")
     if len(spec.labels) > MAX_LABELS:
-        raise InvalidFlow(f"flow {spec.name} has {len(spec.labels)} labels; the limit is {MAX_LABELS}")
+        surplus = len(spec.labels) - MAX_LABELS
+        raise InvalidFlow(
+            f"flow {spec.name} has {len(spec.labels)} labels; the limit is {MAX_LABELS}. "
+            f"Fix: leave {surplus} of them out"
+        )
     for key, value in spec.labels.items():
         for part, text in (("key", key), ("value", value)):
             try:

@@ -318,10 +318,16 @@ def test_build_gets_the_context_and_may_not_change_the_shape(
 
 
 def test_a_wrong_label_of_a_flow_is_refused_before_anything_runs(diamond: FlowSpec) -> None:
-    labels: dict[str, Any] = {"team": 5}
-    message = "^flow diamond: the value of label 'team' must be text, got 5"
-    with pytest.raises(InvalidFlow, match=message):
-        glidemq_flow_assets(flow=dataclasses.replace(diamond, labels=labels))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"team": 5}, "^flow diamond: the value of label 'team' must be text, got 5"),
+        (
+            {str(n): "x" for n in range(33)},
+            "^flow diamond has 33 labels; the limit is 32. Fix: leave 1 of them out",
+        ),
+    ]
+    for labels, message in wrong:
+        with pytest.raises(InvalidFlow, match=message):
+            glidemq_flow_assets(flow=dataclasses.replace(diamond, labels=labels))
 
 
 def test_a_large_result_stays_out_of_the_event_log(

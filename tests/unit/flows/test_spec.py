@@ -199,7 +199,7 @@ def test_the_digest_differs_for_any_change() -> None:
 
 
 WRONG_LABELS: list[tuple[Any, str]] = [
-    ({str(n): "x" for n in range(33)}, "flow f has 33 labels; the limit is 32"),
+    ({str(n): "x" for n in range(33)}, "flow f has 33 labels; the limit is 32. Fix: leave 1 of them out"),
     ({"team": "x" * 257}, "flow f: the value of label 'team' must have 1 to 256 characters, got 257"),
     ({"team": ""}, "flow f: the value of label 'team' must have 1 to 256 characters, got 0"),
     ({"x" * 257: "a"}, "flow f: the key of a label must have 1 to 256 characters, got 257"),
