@@ -32,6 +32,7 @@ DAGSTER: Final = "providers/dagster"
 SPARK: Final = ".[embedded,hiredis,graph,otel,spark,iceberg,pipes]"
 SYSTEM: Final = [f"tests/system/test_airflow_{name}.py" for name in ("flow", "task_group", "named", "events")]
 SETUP_SECONDS: Final = 1_200
+_SUMMARY: Final = re.compile(r"^\d+ [a-z].* in [\d.]+s( \(.*\))?$", re.MULTILINE)
 _COUNTS: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)")
 
 
@@ -188,9 +189,15 @@ def run(row: Row, jobs: int) -> tuple[bool, str]:
                 list(map(str, words)), cwd=ROOT, env=environment | more, stdout=file, stderr=file, check=False
             )
         succeeded &= done.returncode == 0
-        for number, word in _COUNTS.findall(log.read_text("utf-8").splitlines()[-1]):
-            counts[word] = counts.get(word, 0) + int(number)
+        for word, number in counted(log.read_text("utf-8")).items():
+            counts[word] = counts.get(word, 0) + number
     return succeeded, ", ".join(f"{number:,} {word}" for word, number in counts.items())
+
+
+def counted(log: str) -> dict[str, int]:
+    """The counts of the last summary of pytest in a log; other lines may follow it."""
+    summaries = [found[0] for found in _SUMMARY.finditer(log)]
+    return {word: int(number) for number, word in _COUNTS.findall(summaries[-1])} if summaries else {}
 
 
 def written(text: str, name: str, cells: Sequence[str]) -> str:

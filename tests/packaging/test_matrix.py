@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.matrix import PAGE, ROWS, written
+from tests.matrix import PAGE, ROWS, counted, written
 
 ROOT = Path(__file__).parents[2]
 BEFORE = """# Tested versions
@@ -24,6 +24,13 @@ def test_a_row_that_ran_replaces_its_line() -> None:
 
 def test_a_row_that_runs_for_the_first_time_is_added() -> None:
     assert written(BEFORE, "c", ["3"]) == BEFORE + "| c | 3 |\n"
+
+
+def test_tests_are_counted_though_lines_follow_the_summary() -> None:
+    log = "....\n3 passed in 1.00s\nFAILED tests/a.py::b - 7 failed in vain\n"
+    log += "1 failed, 651 passed, 2 skipped in 303.16s (0:05:03)\nException ignored in: <socket>\n"
+    assert counted(log) == {"failed": 1, "passed": 651, "skipped": 2}
+    assert counted("Killed\n") == {}
 
 
 def test_the_page_names_only_rows_of_the_matrix() -> None:
