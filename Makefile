@@ -84,7 +84,7 @@ dagster: java postgres  ## Run all tests of a real Dagster, on PostgreSQL too, a
 
 # WRITE=1 writes what ran into docs/reference/tested-versions.md.
 matrix: java postgres  ## Run the suites that matter on other versions (ONLY=airflow-3.1,redis; all: some two hours).
-	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
+	$(BIN)/python -m tests.matrix --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
 spark: java  ## Run the tests that need a JVM.
 	$(PYTEST) tests/spark
