@@ -29,8 +29,11 @@ UV: Final = Path(sys.executable).parent / "uv"
 CORE: Final = ".[embedded,hiredis,graph,otel]"
 AIRFLOW: Final = "providers/airflow[messaging,openlineage]"
 DAGSTER: Final = "providers/dagster"
-SPARK: Final = ".[embedded,hiredis,graph,otel,spark,iceberg,pipes]"
-SYSTEM: Final = [f"tests/system/test_airflow_{name}.py" for name in ("flow", "task_group", "named", "events")]
+SPARK: Final = (".[embedded,hiredis,graph,otel,spark,iceberg,pipes,demo]", DAGSTER)
+SYSTEM: Final = [
+    *(f"tests/system/test_airflow_{name}.py" for name in ("flow", "task_group", "named", "events")),
+    "tests/providers/airflow/task_groups/test_run.py",
+]
 SETUP_SECONDS: Final = 1_200
 _SUMMARY: Final = re.compile(r"^\d+ [a-z].* in [\d.]+s( \(.*\))?$", re.MULTILINE)
 _COUNTS: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)")
@@ -89,12 +92,12 @@ ROWS: Final = [
         long=["tests/providers/dagster/test_postgres.py"],
     ),
     *(
-        Row(f"pyspark-{release}", ["tests/spark"], installs=(SPARK,), pins={"pyspark": release})
-        for release in ("3.5", "4.0", "4.1", "4.2")
+        Row(f"pyspark-{release}", ["tests/spark"], installs=SPARK, pins={"pyspark": release, **more})
+        for release, more in (("3.5", {"numpy": "1"}), ("4.0", {}), ("4.1", {}), ("4.2", {}))
     ),
     Row("valkey-9.0", ["tests/server"], server="9.0.0", without=EMBEDDED),
     Row("redis-7", ["tests/server"], server="redis", without=EMBEDDED),
-    *(Row(f"python-{release}", WHOLE, installs=(SPARK,), python=release) for release in ("3.12", "3.13")),
+    *(Row(f"python-{release}", WHOLE, installs=SPARK, python=release) for release in ("3.12", "3.13")),
 ]
 
 
