@@ -224,9 +224,9 @@ class TestTheTrigger:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(owner_calls, "MIN", timedelta(0))
-        trigger = deferred(blocking(load("wait"), lease=0.6, poll_interval=0.05), context())
+        trigger = deferred(blocking(load("wait"), lease=6.0, poll_interval=0.05), context())
         (name, before) = next(iter(heard(valkey).items()))
-        assert name == "600:Airflow task d.t of run r1"
+        assert name == "6000:Airflow task d.t of run r1"
         watching = asyncio.create_task(fired(trigger, 20))
         await until(lambda: heard(valkey).get(name, 0) > before + 1_500)
         assert flows.get(FLOW_ID).status().state == "running"
