@@ -162,7 +162,7 @@ class TestWorkers:
         try:
             data = step("waits", rows=4, folder=str(table), go=str(go)).data
             job_id = queue.add("spark.python", data)
-            eventually(go.with_name("go.begun").exists, timeout=60)
+            eventually(go.with_name("go.begun").exists, timeout=180)  # its JVM starts first
             stopped.send_signal(signal.SIGSTOP)
             run_worker(["spark"], warm_handlers, allow_import=["published_steps"], lease=timedelta(seconds=1))
             eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import airflow
 import pytest
 
 from glidemq_orchestrate import EmbeddedServer
@@ -66,11 +65,6 @@ with DAG("small", schedule=None, catchup=False):
 
 
 @pytest.mark.long
-@pytest.mark.xfail(
-    airflow.__version__.startswith("3.2."),
-    reason="dag.test of Airflow 3.2.2 runs no task at all with the libraries with which it starts",
-    strict=True,
-)
 def test_a_group_runs_in_dag_test(tmp_path: Path, server: EmbeddedServer) -> None:
     dags = tmp_path / "dags"
     dags.mkdir()
