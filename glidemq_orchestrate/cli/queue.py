@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.failures import GroupOption, Most, explain_unchanged, print_failures
@@ -31,9 +31,9 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventKind, EventReader
-from glidemq_orchestrate.clients.queue import Queue
-from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.foundation.suggestions import nearest
+from glidemq_orchestrate.clients.queue import Durations, HandlerStatistics, Queue, QueueStatistics
+from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.foundation.suggestions import did_you_mean, nearest
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -44,6 +44,11 @@ Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 GROUP_LIMIT = 1000
 HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 WAITING = (JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING)
+STATISTICS_COLUMNS = (
+    "done", "failed", "retried", "wait p50", "wait p95", "run mean", "run p50", "run p95", "run p99"
+)  # fmt: skip
+PERCENTILES = (50, 95, 99)
+MAX_BARS, BAR_WIDTH = 20, 40
 SHOWN = [state for state in JobState if state not in HIDDEN]
 
 
@@ -85,6 +90,7 @@ def queue_show(
         },
         "global concurrency": str(found["global_concurrency"] or "no limit"),
         "dead letter queue": found["dead_letter_queue"] or "none",
+        **{f"{name} today": _summary(found["today"][name]) for name in ("waiting", "running")},
     }
     table = Table(title=Text(queue), show_header=False, box=None, padding=(0, 2, 0, 0), title_justify="left")
     for name, value in lines.items():
@@ -101,6 +107,56 @@ def queue_show(
         console.print(
             "No job and no worker: `glidemq queue list` shows the queues that have any.", style="dim"
         )
+
+
+@queue_app.command("statistics")
+@reports_errors
+def queue_statistics(
+    queue: QueueName,
+    day: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day in UTC, at most 30 days ago; today.")
+    ] = None,
+    handler: Annotated[str | None, typer.Option(help="Show only this handler.")] = None,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Show how long the jobs of a day waited and ran, by handler, with a histogram.
+
+    Counts what workers of this package ran and reported: every five seconds, and when they stop.
+    """
+    with Queue(queue, url, prefix=prefix) as client:
+        found = client.statistics(day.date() if day else None)
+    rows = [one for one in found.handlers if handler in (None, one.handler)]
+    if handler is not None and not rows:
+        known = [one.handler for one in found.handlers]
+        hint = did_you_mean(handler, known)
+        raise ConfigurationError(f"queue {queue} has no statistics of handler {handler} on {found.day}{hint}")
+    if as_json:
+        whole = {"day": found.day.isoformat(), **_statistics_row(found)}
+        print_json(whole | {"handlers": [{"handler": one.handler, **_statistics_row(one)} for one in rows]})
+        return
+    if not rows:
+        console.print(f"No job has run in queue {queue} on {found.day} (UTC).", style="dim")
+        return
+    table = Table(
+        "handler",
+        *(Column(name, justify="right") for name in STATISTICS_COLUMNS),
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    for one in rows:
+        spans = [one.waiting.percentile(50), one.waiting.percentile(95)]
+        spans += [one.running.mean if one.running.count else None]
+        spans += [one.running.percentile(percent) for percent in PERCENTILES]
+        counts = f"{one.running.count:,}", f"{one.failures:,}", f"{one.retries:,}"
+        table.add_row(Text(one.handler or "(others)"), *counts, *map(_short_span, spans))
+    print_rows(table)
+    shown = found if handler is None else rows[0]
+    for title, durations in (("waiting", shown.waiting), ("running", shown.running)):
+        if durations.count:
+            console.print(Text(f"\n{title}"))
+            print_rows(_bars(durations))
 
 
 @queue_app.command("jobs")
@@ -293,7 +349,8 @@ def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
 def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) -> dict[str, Any]:
     with Queue(queue, url, prefix=prefix) as client:
         counts = client.counts(indexed_only=indexed_only)
-        return {
+        today = {} if indexed_only else {"today": _statistics_row(client.statistics())}
+        return today | {
             "queue": queue,
             "paused": client.is_paused(),
             "counts": counts,
@@ -303,6 +360,59 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
             "workers": client.workers(),
             "lost_workers": client.lost_workers(),
         }
+
+
+def _statistics_row(one: HandlerStatistics | QueueStatistics) -> dict[str, Any]:
+    return {
+        "failures": one.failures,
+        "retries": one.retries,
+        **{name: _durations(found) for name, found in (("waiting", one.waiting), ("running", one.running))},
+    }
+
+
+def _durations(durations: Durations) -> dict[str, Any]:
+    """Durations in seconds."""
+    percentiles = {f"p{percent}": durations.percentile(percent) for percent in PERCENTILES}
+    return {
+        "count": durations.count,
+        "mean": durations.mean.total_seconds(),
+        "deviation": durations.deviation.total_seconds(),
+        **{name: None if span is None else span.total_seconds() for name, span in percentiles.items()},
+        "buckets": [
+            {"from": one.start.total_seconds(), "to": one.end.total_seconds(), "count": one.count}
+            for one in durations.buckets
+        ],
+    }
+
+
+def _summary(durations: Mapping[str, Any]) -> str:
+    """The percentiles of ``_durations`` in one line."""
+    if not durations["count"]:
+        return "no job"
+    spans = (f"p{one} {_short_span(timedelta(seconds=durations[f'p{one}']))}" for one in PERCENTILES)
+    return f"{', '.join(spans)} ({durations['count']:,} jobs)"
+
+
+def _bars(durations: Durations) -> Table:
+    """The histogram; neighbouring buckets share a line so that it fits on a screen."""
+    size = -(-len(durations.buckets) // MAX_BARS)
+    groups = [durations.buckets[at : at + size] for at in range(0, len(durations.buckets), size)]
+    counts = [sum(one.count for one in group) for group in groups]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for group, count in zip(groups, counts, strict=True):
+        bar = "█" * max(round(count / max(counts) * BAR_WIDTH), 1)
+        table.add_row(f"{_short_span(group[0].start)} to {_short_span(group[-1].end)}", bar, f"{count:,}")
+    return table
+
+
+def _short_span(span: timedelta | None) -> str:
+    if span is None:
+        return "-"
+    seconds = span.total_seconds()
+    for unit, least in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= least:
+            return f"{seconds / least:.3g} {unit}"
+    return f"{seconds * 1_000:.3g} ms"
 
 
 def _confirm(question: str, *, yes: bool) -> None:

@@ -18,18 +18,27 @@ from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroup
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
+from glidemq_orchestrate.queues.statistics import (
+    DurationBucket,
+    Durations,
+    HandlerStatistics,
+    QueueStatistics,
+)
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = [
     "AsyncQueue",
     "DeadLetter",
+    "DurationBucket",
+    "Durations",
     "FailureGroup",
     "FailureGroups",
     "FailureSample",
     "FlowBudget",
     "FoundJobs",
     "GroupInfo",
+    "HandlerStatistics",
     "JobCounts",
     "JobLogs",
     "JobPage",
@@ -37,6 +46,7 @@ __all__ = [
     "NewJob",
     "OutputChunk",
     "Queue",
+    "QueueStatistics",
     "Signal",
     "SuspendInfo",
     "Usage",
@@ -127,6 +137,7 @@ class Queue(SyncFacade):
     rate_limit_group = blocking(QueueOperations.rate_limit_group)
     groups = blocking(QueueOperations.groups)
     metrics = blocking(QueueOperations.metrics)
+    statistics = blocking(QueueOperations.statistics)
     lost_workers = blocking(QueueOperations.lost_workers)
     workers = blocking(QueueOperations.workers)
     set_dead_letter_queue = blocking(QueueOperations.set_dead_letter_queue)
@@ -220,6 +231,7 @@ class AsyncQueue(AsyncFacade):
     rate_limit_group = awaited(QueueOperations.rate_limit_group)
     groups = awaited(QueueOperations.groups)
     metrics = awaited(QueueOperations.metrics)
+    statistics = awaited(QueueOperations.statistics)
     lost_workers = awaited(QueueOperations.lost_workers)
     workers = awaited(QueueOperations.workers)
     set_dead_letter_queue = awaited(QueueOperations.set_dead_letter_queue)

@@ -1,6 +1,6 @@
 # Made by `make generated` from the operations. Do not edit.
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Unpack
 
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
@@ -24,6 +24,12 @@ from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.removal import Revoked
+from glidemq_orchestrate.queues.statistics import (
+    DurationBucket,
+    Durations,
+    HandlerStatistics,
+    QueueStatistics,
+)
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
@@ -31,12 +37,15 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 __all__ = [
     "AsyncQueue",
     "DeadLetter",
+    "DurationBucket",
+    "Durations",
     "FailureGroup",
     "FailureGroups",
     "FailureSample",
     "FlowBudget",
     "FoundJobs",
     "GroupInfo",
+    "HandlerStatistics",
     "JobCounts",
     "JobLogs",
     "JobPage",
@@ -44,6 +53,7 @@ __all__ = [
     "NewJob",
     "OutputChunk",
     "Queue",
+    "QueueStatistics",
     "Signal",
     "SuspendInfo",
     "Usage",
@@ -573,6 +583,20 @@ class Queue(SyncFacade):
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
+        """
+
+    def statistics(self, day: date | None = None) -> QueueStatistics:
+        """Read how long the jobs of a day waited and ran, by handler, with histograms and percentiles.
+
+        Counts the jobs that workers of this package ran; those of Node workers are in ``metrics`` only.
+        Workers report every five seconds and when they stop; a killed one takes its last seconds with it.
+        Kept for 30 days.
+
+        Args:
+            day: A day in UTC; None: today. A day on which nothing ran has counts of 0.
+
+        Raises:
+            ConfigurationError: The day is in the future, or its statistics are gone; nothing was sent.
         """
 
     def lost_workers(self) -> list[LostWorker]:
@@ -1178,6 +1202,20 @@ class AsyncQueue(AsyncFacade):
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
+        """
+
+    async def statistics(self, day: date | None = None) -> QueueStatistics:
+        """Read how long the jobs of a day waited and ran, by handler, with histograms and percentiles.
+
+        Counts the jobs that workers of this package ran; those of Node workers are in ``metrics`` only.
+        Workers report every five seconds and when they stop; a killed one takes its last seconds with it.
+        Kept for 30 days.
+
+        Args:
+            day: A day in UTC; None: today. A day on which nothing ran has counts of 0.
+
+        Raises:
+            ConfigurationError: The day is in the future, or its statistics are gone; nothing was sent.
         """
 
     async def lost_workers(self) -> list[LostWorker]:

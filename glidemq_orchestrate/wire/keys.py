@@ -87,6 +87,10 @@ class QueueKeys:
         """The hash with the usage of one minute."""
         return f"{self.base}:usage:{minute}"
 
+    def statistics(self, day: int) -> str:
+        """The hash with the statistics of one day since the epoch."""
+        return f"{self.base}:qx:statistics:{day}"
+
     def tokens(self, window: int) -> str:
         """The number of tokens used in one window of the token limit."""
         return f"{self.base}:tpm:{window}"

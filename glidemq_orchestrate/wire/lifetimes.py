@@ -95,6 +95,7 @@ gmo:supervised | hash | the progress of the supervisors | queue 12 | obliterate
 gmo:beside | set | queues that share flows with it | work | a supervisor of either, when neither is the home
     of a listed flow
 gmo:large-events | list | sizes of large events | queue 2100 | trimmed with the events to 16 MiB
+qx:statistics:<day> | hash | waiting and running times by handler, and failures | timed | after 31 days
 gmo:messages:<id> | stream | messages of the attempts of a job | timed | after the time that the handler's
     client set
 # Flows (ours)

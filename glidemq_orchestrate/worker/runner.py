@@ -29,6 +29,7 @@ from glidemq_orchestrate.worker.held_jobs import (
     UnreportedStarts,
 )
 from glidemq_orchestrate.worker.job_slots import JobSlots
+from glidemq_orchestrate.worker.statistics import JobStatistics
 from glidemq_orchestrate.worker.tasks import JobTask
 from glidemq_orchestrate.worker.threads import ThreadsUnavailable
 from glidemq_orchestrate.worker.watchdog import RunningHandler
@@ -52,6 +53,7 @@ class JobRunner:
 
     Attributes:
         log: The log lines about the ends of jobs.
+        statistics: How long they waited and ran.
     """
 
     def __init__(  # noqa: PLR0913  the parts of its worker that it needs
@@ -81,6 +83,7 @@ class JobRunner:
         )
         self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
         self.log, self._events = JobLog(), JobEvents(executor.middleware)
+        self.statistics = JobStatistics(executor.clock)
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
 
@@ -164,6 +167,7 @@ class JobRunner:
         execution = Execution(attempts, self._loop.time())
         for attempt in attempts:
             self._running[attempt.queue, attempt.job_id] = execution
+            self.statistics.started(attempt)
             if attempt.is_ahead and attempt.suspect is None:
                 self._starts.add(attempt)
             self._events.emit("active", attempt)
@@ -371,6 +375,7 @@ class JobRunner:
         self._wake()
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
-        """Log and emit the server's verdict on an outcome."""
+        """Log, count and emit the server's verdict on an outcome."""
         self.log.verdict(outcome, verdict)
+        self.statistics.settled(outcome, verdict)
         self._events.emit_verdict(outcome, verdict)

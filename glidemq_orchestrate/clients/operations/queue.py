@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal, TypeVar, cast
 
 from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
@@ -19,12 +19,21 @@ from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
-from glidemq_orchestrate.queues import dead_letters, failure_groups, limits, listing, metrics, removal
+from glidemq_orchestrate.queues import (
+    dead_letters,
+    failure_groups,
+    limits,
+    listing,
+    metrics,
+    removal,
+    statistics,
+)
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.failure_groups import FailureGroups
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
+from glidemq_orchestrate.queues.statistics import QueueStatistics
 from glidemq_orchestrate.wire import stored
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -355,6 +364,21 @@ class WholeQueueOperations(QueueOperationsBase):
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
         """
         return metrics.metrics(self._keys, cast("JobState", state))
+
+    def statistics(self, day: date | None = None) -> Op[QueueStatistics]:
+        """Read how long the jobs of a day waited and ran, by handler, with histograms and percentiles.
+
+        Counts the jobs that workers of this package ran; those of Node workers are in ``metrics`` only.
+        Workers report every five seconds and when they stop; a killed one takes its last seconds with it.
+        Kept for 30 days.
+
+        Args:
+            day: A day in UTC; None: today. A day on which nothing ran has counts of 0.
+
+        Raises:
+            ConfigurationError: The day is in the future, or its statistics are gone; nothing was sent.
+        """
+        return self._now(lambda now_ms: statistics.statistics(self._keys, day, now_ms))
 
     def lost_workers(self) -> Op[list[LostWorker]]:
         """List the lost workers, each with the number of jobs that wait until its leases end."""

@@ -58,6 +58,7 @@ from glidemq_orchestrate.worker.runner import JobRunner
 from glidemq_orchestrate.worker.services.service import HandlerService, logger
 from glidemq_orchestrate.worker.services.supervisor import QueueChores
 from glidemq_orchestrate.worker.silent_workers import SilentWorkers
+from glidemq_orchestrate.worker.statistics import REPORT_SECONDS
 from glidemq_orchestrate.worker.usage_limits import Budget, TokenLimit, Tokens
 
 __all__ = ["Worker"]
@@ -223,6 +224,8 @@ class Worker(HandlerService, RegistersHandlers):
         reclaim_seconds = min(self._lock_seconds / 2, RECLAIM_SECONDS)
         self._every(f"reclaiming of queue {name}", reclaim_seconds, chores.reclaim)
         self._every(f"supervision of queue {name}", UPKEEP_SECONDS, chores.supervise)
+        report = partial(jobs.statistics.report, self._run, keys)
+        self._every(f"statistics of queue {name}", REPORT_SECONDS, report, immediately=False)
         fire = partial(chores.fire, feed)
         self._every(f"schedules of queue {name}", UPKEEP_SECONDS, fire, woken=feed.rescheduled)
 
@@ -291,10 +294,16 @@ class Worker(HandlerService, RegistersHandlers):
         await self._end_tasks()
         await self._stop_guards()
         if self._own() is not None:
+            await self._quietly("reporting statistics", self._report_statistics)
             await self._quietly("unregistering", self._unregister)
         for hook in self.handlers.stop_hooks:
             await self._quietly("a stop hook", partial(self._run_hook, hook))
         self._threads.close()
+
+    async def _report_statistics(self) -> None:
+        if self._jobs is not None:
+            for keys in self._queues.values():
+                await self._jobs.statistics.report(self._run, keys)
 
     async def _unregister(self) -> None:
         for chores in self._chores.values():

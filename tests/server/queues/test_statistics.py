@@ -1,0 +1,154 @@
+"""Statistics of the jobs of a day, as workers report them."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from glidemq_orchestrate import (
+    AsyncQueue,
+    Backoff,
+    Context,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    JobState,
+    NewJob,
+    Queue,
+)
+from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.queues import statistics
+from glidemq_orchestrate.queues.statistics import DAY_MS, MAX_HANDLERS, HandlerTally
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
+
+KEYS = QueueKeys("glide", "etl")
+
+
+def fail(_: Context) -> None:
+    raise ValueError("no")
+
+
+def rest(_: Context) -> None:
+    time.sleep(0.02)
+
+
+def run_all(queue: Queue, run_worker: RunWorker, eventually: Eventually, ended: int) -> None:
+    """Run a worker until this many jobs have ended, and stop it."""
+    running = run_worker(["etl"], {"fail": fail, "rest": rest}, concurrency=2)
+
+    def is_over() -> bool:
+        counts = queue.counts()
+        return counts[JobState.COMPLETED] + counts[JobState.FAILED] == ended
+
+    eventually(is_over, 30)
+    running.stop()
+
+
+def test_a_worker_reports_what_its_jobs_took(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    assert queue.statistics().handlers == ()
+    queue.add_many([NewJob("rest") for _ in range(10)])
+    queue.add("fail", options=JobOptions(attempts=2, backoff=Backoff(delay=timedelta(milliseconds=1))))
+    time.sleep(0.05)
+    run_all(queue, run_worker, eventually, 11)
+    found = queue.statistics()
+    by_name = {one.handler: one for one in found.handlers}
+    assert (found.running.count, found.failures, found.retries) == (10, 1, 1)
+    assert (by_name["fail"].running.count, by_name["fail"].failures, by_name["fail"].waiting.count) == (
+        0,
+        1,
+        2,
+    )
+    assert by_name["rest"].running.mean > timedelta(milliseconds=19)
+    assert by_name["rest"].waiting.count == sum(one.count for one in by_name["rest"].waiting.buckets) == 10
+    assert by_name["rest"].waiting.mean > timedelta(milliseconds=49)
+
+
+def test_nodes_of_flows_are_counted_under_their_jobs(
+    queue: Queue, flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    nodes = [FlowNode("a", queue="etl", job="rest"), FlowNode("b", queue="etl", job="rest", after=["a"])]
+    flows.submit(FlowSpec("two", nodes), flow_id="f")
+    run_all(queue, run_worker, eventually, 2)
+    (one,) = queue.statistics().handlers
+    assert (one.handler, one.running.count, one.waiting.count) == ("rest", 2, 2)
+
+
+def test_running_workers_report_too(queue: Queue, run_worker: RunWorker, eventually: Eventually) -> None:
+    run_worker(["etl"], {"rest": rest})
+    queue.add("rest")
+    eventually(lambda: queue.statistics().running.count == 1, 30)
+
+
+def tally(*milliseconds: int) -> HandlerTally:
+    one = HandlerTally(failures=1)
+    for value in milliseconds:
+        one.running.add(value)
+    return one
+
+
+def test_reports_are_merged_exactly(hand: Hand, redis_client: Any) -> None:
+    now_ms = int(time.time() * 1_000)
+    for part in (range(7), range(7, 20)):
+        hand.run(ask(statistics.record(KEYS, {"a:b": tally(*(1_000 * n for n in part))}, now_ms)))
+    key = KEYS.statistics(now_ms // DAY_MS)
+    fields = redis_client.hgetall(key)
+    assert (fields["r:count:a:b"], fields["c:failures:a:b"], fields["r:s19:a:b"]) == ("20", "2", "1")
+    assert float(fields["r:mean:a:b"]) == pytest.approx(9_500, rel=1e-14)
+    assert float(fields["r:squares:a:b"]) == pytest.approx(19 * 5_916.079783099**2, rel=1e-11)
+    assert 30 * 86_400 < redis_client.ttl(key) <= 31 * 86_400
+
+
+def test_handlers_beyond_the_limit_share_a_row(hand: Hand, queue: Queue) -> None:
+    now_ms = int(time.time() * 1_000)
+    for _ in range(2):
+        names = {f"handler {number}": tally(1) for number in range(MAX_HANDLERS + 50)}
+        hand.run(ask(statistics.record(KEYS, names, now_ms)))
+    found = queue.statistics()
+    rows = {one.handler: one.running.count for one in found.handlers}
+    assert (len(rows), rows[""], found.running.count) == (MAX_HANDLERS + 1, 100, 2 * (MAX_HANDLERS + 50))
+
+
+def test_obliterate_removes_them(queue: Queue, hand: Hand, redis_client: Any) -> None:
+    queue.add("rest")
+    hand.run(ask(statistics.record(KEYS, {"rest": tally(1)}, int(time.time() * 1_000))))
+    queue.obliterate(force=True)
+    assert redis_client.keys("*statistics*") == []
+
+
+async def test_the_asyncio_client_reads_them(url: str, hand: Hand) -> None:
+    hand.run(ask(statistics.record(KEYS, {"rest": tally(1)}, int(time.time() * 1_000))))
+    async with AsyncQueue("etl", url) as queue:
+        assert (await queue.statistics()).failures == 1
+
+
+def test_the_command_shows_them(url: str, hand: Hand) -> None:
+    hand.run(ask(statistics.record(KEYS, {"rest": tally(1, 20, 1_500, 90_000)}, int(time.time() * 1_000))))
+
+    def typed(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["queue", *words], env={"GLIDEMQ_URL": url})
+        assert done.exit_code == code, done.output
+        return done.output
+
+    shown = typed("statistics", "etl")
+    assert "1.5 s to 1.75 s" in shown
+    assert "1 min to 2 min" in shown
+    found = json.loads(typed("statistics", "etl", "--json"))
+    assert (found["running"]["count"], found["handlers"][0]["handler"]) == (4, "rest")
+    assert found["running"]["buckets"][-1] == {"from": 60.0, "to": 120.0, "count": 1}
+    assert "did you mean 'rest'" in typed("statistics", "etl", "--handler", "rset", code=2)
+    assert "are gone" in typed("statistics", "etl", "--day", "2020-01-01", code=2)
+    assert "No job has run in queue other" in typed("statistics", "other")
+    assert "p99" in typed("show", "etl")
