@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.chasquimq.operations import ChasquiCounts
     from glidemq_orchestrate.chasquimq.queue import AsyncChasquiQueue, ChasquiQueue
     from glidemq_orchestrate.chasquimq.schedules import ChasquiSchedule
+    from glidemq_orchestrate.chasquimq.worker import ChasquiWorker
 
 _PUBLIC: Final = {
     "adding": ("ChasquiJob",),
@@ -24,6 +25,7 @@ _PUBLIC: Final = {
     "operations": ("ChasquiCounts",),
     "queue": ("AsyncChasquiQueue", "ChasquiQueue"),
     "schedules": ("ChasquiSchedule",),
+    "worker": ("ChasquiWorker",),
 }
 _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 
@@ -37,6 +39,7 @@ __all__ = [
     "ChasquiJob",
     "ChasquiQueue",
     "ChasquiSchedule",
+    "ChasquiWorker",
     "DeadReason",
 ]
 

@@ -71,7 +71,133 @@ redis.call('DEL', KEYS[2])
 return redis.call('ZREM', KEYS[1], ARGV[1])
 """
 
-ALL: Final = (ADD, ADD_DELAYED, CANCEL, REPLAY, UPSERT, REMOVE)
+OPEN: Final = """#!lua flags=allow-oom
+-- Creates a consumer group, which begins at the start of the stream, unless it exists.
+-- KEYS 1 stream; ARGV 1 group
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+if made.err and not string.find(made.err, 'BUSYGROUP') then return made end
+return 1
+"""
+
+END: Final = """#!lua flags=allow-oom
+-- Ends a run if this consumer still holds the entry; returns 1, or 0 if it does not.
+-- KEYS 1 stream 2 events 3 what the action writes
+-- ARGV 1 group 2 consumer 3 entry 4 action 5, 6 its arguments, then lists, each with its length before it:
+--   the words of a dead letter, then those of each event
+-- Actions: settle; store (5 seconds, 6 result); delay (5 run at, 6 member); bury (5 most dead letters)
+local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)
+if held.err or not held[1] or held[1][2] ~= ARGV[2] then return 0 end
+local at = 7
+local function words()
+  local count = tonumber(ARGV[at])
+  at = at + count + 1
+  return {unpack(ARGV, at - count, at - 1)}
+end
+local letter = words()
+if ARGV[4] == 'store' then redis.call('SET', KEYS[3], ARGV[6], 'EX', ARGV[5]) end
+if ARGV[4] == 'delay' then redis.call('ZADD', KEYS[3], ARGV[5], ARGV[6]) end
+if ARGV[4] == 'bury' then redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*', unpack(letter)) end
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
+redis.call('XDEL', KEYS[1], ARGV[3])
+while at <= #ARGV do redis.pcall('XADD', KEYS[2], 'MAXLEN', '~', 100000, '*', unpack(words())) end
+return 1
+"""
+
+CLAIM: Final = """#!lua flags=allow-oom
+-- Renews entries that this consumer holds (idle time 0), or gives them back (a long one): the number of
+-- deliveries remains. Returns the entries that it does not hold.
+-- KEYS 1 stream; ARGV 1 group 2 consumer 3 idle time in ms, then the entries
+local lost = {}
+for at = 4, #ARGV do
+  local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)
+  if held.err or not held[1] or held[1][2] ~= ARGV[2] then
+    lost[#lost + 1] = ARGV[at]
+  else
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[at], 'IDLE', ARGV[3], 'JUSTID')
+  end
+end
+return lost
+"""
+
+LEAVE: Final = """#!lua flags=allow-oom
+-- Removes a consumer from its group if it holds nothing, and the locks that it holds.
+-- KEYS 1 stream 2 promoter lock 3 scheduler lock; ARGV 1 group 2 consumer
+local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])
+if not held.err and not held[1] then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
+for at = 2, 3 do
+  if redis.call('GET', KEYS[at]) == ARGV[2] then redis.call('DEL', KEYS[at]) end
+end
+return 1
+"""
+
+PROMOTE: Final = """#!lua flags=allow-oom
+-- Moves delayed jobs that are due to the stream; returns their envelopes, or nil if another holds the lock.
+-- A member without a whole name becomes a dead letter.
+-- KEYS 1 lock 2 delayed 3 stream 4 dlq; ARGV 1 holder 2 seconds 3 most jobs 4 longest stream
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return false end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local moved = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
+  local size = #member >= 4 and struct.unpack('<I4', member) or -1
+  if size < 0 or #member < 4 + size then
+    redis.call('XADD', KEYS[4], '*', 'd', member, 'source_id', '', 'reason', 'malformed',
+      'detail', 'a delayed job without a whole name')
+  else
+    local envelope = string.sub(member, 5 + size)
+    if size > 0 then
+      local name = string.sub(member, 5, 4 + size)
+      redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', 'd', envelope, 'n', name)
+    else
+      redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', 'd', envelope)
+    end
+    moved[#moved + 1] = envelope
+  end
+  redis.call('ZREM', KEYS[2], member)
+end
+return moved
+"""
+
+HOLD: Final = """
+-- KEYS 1 lock; ARGV 1 holder 2 seconds. Returns 1 if this holder has the lock.
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+return 1
+"""
+
+FIRE: Final = """#!lua flags=allow-oom
+-- Adds the jobs of a schedule that are due, and sets its next run; returns how many were added. Does nothing
+-- if the schedule has changed since it was read.
+-- KEYS 1 stream 2 repeat 3 spec
+-- ARGV 1 run as read 2 next run, 0 for none 3 key of the schedule 4 longest stream 5 limit, 0 for none,
+--   then the envelope and the name of each job
+if redis.call('ZSCORE', KEYS[2], ARGV[3]) ~= ARGV[1] then return 0 end
+local limit, fired = tonumber(ARGV[5]), tonumber(redis.call('HGET', KEYS[3], 'fired') or 0) or 0
+local added = 0
+for at = 6, #ARGV, 2 do
+  if limit > 0 and fired >= limit then break end
+  if ARGV[at + 1] == '' then
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'd', ARGV[at])
+  else
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'd', ARGV[at], 'n', ARGV[at + 1])
+  end
+  fired, added = redis.call('HINCRBY', KEYS[3], 'fired', 1), added + 1
+end
+if (limit > 0 and fired >= limit) or ARGV[2] == '0' then
+  redis.call('ZREM', KEYS[2], ARGV[3])
+  redis.call('DEL', KEYS[3])
+else
+  redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
+end
+return added
+"""
+
+ALL: Final = (
+    ADD, ADD_DELAYED, CANCEL, REPLAY, UPSERT, REMOVE, OPEN, END, CLAIM, LEAVE, PROMOTE, HOLD, FIRE,
+)  # fmt: skip
 
 
 def script(

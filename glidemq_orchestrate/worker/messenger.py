@@ -116,7 +116,7 @@ class Messenger:
         self._senders = KeyedTasks()
         self.written = WrittenMessages(run, queues, clock)
 
-    def of(self, attempt: Attempt) -> AttemptReporter:
+    def of(self, attempt: Attempt) -> Reporter:
         """The reporter of an attempt's context."""
         return AttemptReporter(self, attempt)
 

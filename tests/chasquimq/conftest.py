@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import pytest
 
 from tests.processes import spawned
-from tests.server.chasquimq.conftest import Raw, images, raw
+from tests.server.chasquimq.conftest import Raw, Serve, images, raw, serve
 
-__all__ = ["Raw", "images", "raw"]
+__all__ = ["Raw", "Serve", "images", "raw", "serve"]
 
 PYTHON = os.environ.get("GLIDEMQ_TEST_CHASQUIMQ", "")
 if not PYTHON:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from glidemq_orchestrate.chasquimq import ChasquiQueue
+from glidemq_orchestrate import Handlers
+from glidemq_orchestrate.chasquimq import ChasquiQueue, ChasquiWorker
 
 
 @dataclass
@@ -45,3 +47,22 @@ def raw(url: str) -> Iterator[Raw]:
 def images(url: str) -> Iterator[ChasquiQueue]:
     with ChasquiQueue("images", url) as queue:
         yield queue
+
+
+class Serve(Protocol):
+    def __call__(self, *functions: Any, **options: Any) -> ChasquiWorker: ...
+
+
+@pytest.fixture
+def serve(url: str) -> Iterator[Serve]:
+    """Starts workers with these handlers."""
+    with ExitStack() as stack:
+
+        def start(*functions: Any, **options: Any) -> ChasquiWorker:
+            handlers = options.pop("handlers", None) or Handlers()
+            for function in functions:
+                handlers.handler(function)
+            worker = ChasquiWorker("images", url, handlers=handlers, lease=options.pop("lease", 1), **options)
+            return stack.enter_context(worker.running())
+
+        yield start

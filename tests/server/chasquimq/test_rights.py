@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from glidemq_orchestrate.chasquimq import ChasquiQueue, scripts
+from glidemq_orchestrate.chasquimq import ChasquiQueue, ChasquiWorker, scripts
 from glidemq_orchestrate.errors import ConfigurationError
 from tests.server.chasquimq.conftest import Raw
 
@@ -25,7 +26,7 @@ def test_the_rule_has_every_command_and_no_other() -> None:
     allowed = {word[1:].upper() for word in rule() if word.startswith("+")}
     text = "\n".join(path.read_text("utf-8") for path in ROOM.glob("*.py"))
     sent = set(re.findall(r'(?:command\(|words = \(|Call\(\()\s*"([A-Z]+)"', text))
-    sent |= set(re.findall(r"redis\.call\('([A-Z]+)'", text)) | {"INFO", "TIME", "HMGET"}
+    sent |= set(re.findall(r"redis\.p?call\('([A-Z]+)'", text)) | {"INFO", "TIME", "HMGET"}
     assert allowed == sent
 
 
@@ -37,6 +38,7 @@ def test_a_user_with_these_rights_may_do_everything(raw: Raw, url: str) -> None:
         raw.client.acl_log_reset()
         with ChasquiQueue("images", url.replace("://", f"://images:{SECRET}@")) as queue:
             use(queue, raw)
+            run(queue, url.replace("://", f"://images:{SECRET}@"))
         assert raw.client.acl_log() == []
         with (
             ChasquiQueue("other", url.replace("://", f"://images:{SECRET}@")) as queue,
@@ -68,3 +70,17 @@ def use(queue: ChasquiQueue, raw: Raw) -> None:
     queue.upsert_schedule("tick", every=60)
     assert len(queue.get_schedules()) == 1
     assert list(queue.events(idle_timeout=0.01)) == []
+
+
+def run(queue: ChasquiQueue, url: str) -> None:
+    worker = ChasquiWorker("images", url, lease=1)
+    worker.handler("x")(lambda _: 1)
+    queue.add("x", job_id="run", delay=0.01)
+    queue.upsert_schedule("x", every=0.1, limit=1)
+    queue.add("none", attempts=1)
+    with worker.running():
+        end = time.monotonic() + 20
+        while queue.result("run") != 1 or queue.counts().dead < 1:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        time.sleep(1.2)  # renewals and take-overs
