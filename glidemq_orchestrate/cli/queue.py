@@ -29,9 +29,17 @@ from glidemq_orchestrate.cli.shell import (
     reports_errors,
     seconds,
 )
+from glidemq_orchestrate.cli.tags import tags
 from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventKind, EventReader
-from glidemq_orchestrate.clients.queue import Durations, HandlerStatistics, Queue, QueueStatistics
+from glidemq_orchestrate.clients.queue import (
+    Durations,
+    FoundJobs,
+    HandlerStatistics,
+    Queue,
+    QueueStatistics,
+    TaggedJobs,
+)
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.suggestions import did_you_mean, nearest
 from glidemq_orchestrate.jobs.states import EndedState, JobState
@@ -165,14 +173,21 @@ def queue_jobs(
     queue: QueueName,
     state: Annotated[JobState, typer.Option(help="List the jobs in this state.")] = JobState.WAITING,
     name: Annotated[str | None, typer.Option(help="List only jobs of this name.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="List the jobs with this tag instead, in any state.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs.")] = 20,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """List the jobs of one state."""
+    """List the jobs of one state, or with one tag."""
+    jobs: FoundJobs | TaggedJobs
     with Queue(queue, url, prefix=prefix) as client:
-        jobs = client.search(state=state, name=name, limit=limit, exclude_data=True)
+        if tag is None:
+            jobs = client.search(state=state, name=name, limit=limit, exclude_data=True)
+        else:
+            jobs = client.tagged(tag, limit=limit, exclude_data=True)
     if as_json:
         print_json([job_row(job) for job in jobs])
         return
@@ -187,7 +202,9 @@ def queue_jobs(
         )
         table.add_row(*map(Text, cells))
     print_rows(table)
-    if jobs.is_partial:
+    if isinstance(jobs, TaggedJobs) and jobs.total > len(jobs):
+        console.print(f"{len(jobs)} of {jobs.total:,} jobs; --limit shows more", style="dim")
+    if isinstance(jobs, FoundJobs) and jobs.is_partial:
         console.print(f"Only about {MAX_EXAMINED:,} jobs were searched; there may be more.", style="dim")
 
 
@@ -203,6 +220,9 @@ def queue_failures(
     """Group the failed jobs by cause: how many, since when, and how many nodes of flows they hold back."""
     with Queue(queue, url, prefix=prefix) as client:
         print_failures(client.failures(), most, as_json=as_json)
+
+
+queue_app.command("tags")(tags)
 
 
 @queue_app.command("pause")

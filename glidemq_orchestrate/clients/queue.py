@@ -12,11 +12,12 @@ from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.jobs.changes import Signal, SuspendInfo
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import OutputChunk
+from glidemq_orchestrate.jobs.tags import TagCount
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroups, FailureSample
 from glidemq_orchestrate.queues.limits import GroupInfo
-from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage
+from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage, TaggedJobs
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.statistics import (
     DurationBucket,
@@ -49,6 +50,8 @@ __all__ = [
     "QueueStatistics",
     "Signal",
     "SuspendInfo",
+    "TagCount",
+    "TaggedJobs",
     "Usage",
     "UsageSummary",
     "WorkerInfo",
@@ -99,6 +102,8 @@ class Queue(SyncFacade):
     change_priority = blocking(QueueOperations.change_priority)
     change_delay = blocking(QueueOperations.change_delay)
     promote = blocking(QueueOperations.promote)
+    tag = blocking(QueueOperations.tag)
+    untag = blocking(QueueOperations.untag)
     add_log = blocking(QueueOperations.add_log)
     logs = blocking(QueueOperations.logs)
     set_progress = blocking(QueueOperations.set_progress)
@@ -118,6 +123,8 @@ class Queue(SyncFacade):
     scan_jobs = blocking(QueueOperations.scan_jobs)
     states = blocking(QueueOperations.states)
     counts = blocking(QueueOperations.counts)
+    tags = blocking(QueueOperations.tags)
+    tagged = blocking(QueueOperations.tagged)
 
     now = blocking(QueueOperations.now)
     pause = blocking(QueueOperations.pause)
@@ -193,6 +200,8 @@ class AsyncQueue(AsyncFacade):
     change_priority = awaited(QueueOperations.change_priority)
     change_delay = awaited(QueueOperations.change_delay)
     promote = awaited(QueueOperations.promote)
+    tag = awaited(QueueOperations.tag)
+    untag = awaited(QueueOperations.untag)
     add_log = awaited(QueueOperations.add_log)
     logs = awaited(QueueOperations.logs)
     set_progress = awaited(QueueOperations.set_progress)
@@ -212,6 +221,8 @@ class AsyncQueue(AsyncFacade):
     scan_jobs = awaited(QueueOperations.scan_jobs)
     states = awaited(QueueOperations.states)
     counts = awaited(QueueOperations.counts)
+    tags = awaited(QueueOperations.tags)
+    tagged = awaited(QueueOperations.tagged)
 
     now = awaited(QueueOperations.now)
     pause = awaited(QueueOperations.pause)

@@ -17,11 +17,12 @@ from glidemq_orchestrate.jobs.option_values import JobRef, RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputChunk
 from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
+from glidemq_orchestrate.jobs.tags import TagCount
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroups, FailureSample
 from glidemq_orchestrate.queues.limits import GroupInfo
-from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage
+from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage, TaggedJobs
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.queues.statistics import (
@@ -56,6 +57,8 @@ __all__ = [
     "QueueStatistics",
     "Signal",
     "SuspendInfo",
+    "TagCount",
+    "TaggedJobs",
     "Usage",
     "UsageSummary",
     "WorkerInfo",
@@ -239,6 +242,22 @@ class Queue(SyncFacade):
         Raises:
             JobNotFound: No job has this id.
             JobStateConflict: It is not delayed.
+        """
+
+    def tag(self, job_id: str, tags: Iterable[str]) -> list[str]:
+        """Add tags to a job, by which ``tagged`` finds it; returns all its tags. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid, or the job would have more than 32; nothing was changed.
+            JobNotFound: No job has this id.
+        """
+
+    def untag(self, job_id: str, tags: Iterable[str]) -> list[str]:
+        """Take tags off a job; returns the remaining ones. Ignores tags that it does not have. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid; nothing was sent.
+            JobNotFound: No job has this id.
         """
 
     def add_log(self, job_id: str, line: str) -> None:
@@ -440,6 +459,30 @@ class Queue(SyncFacade):
 
         Returns:
             The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
+        """
+
+    def tags(self, *, offset: int = 0, limit: int = 100) -> list[TagCount]:
+        """List the tags with their numbers of jobs, most used first.
+
+        Jobs that another library has removed may be counted for some minutes.
+
+        Raises:
+            InvalidJob: ``offset`` is negative, or ``limit`` less than 1; nothing was sent.
+        """
+
+    def tagged(
+        self, tag: str, *, offset: int = 0, limit: int = 100, exclude_data: bool = False
+    ) -> TaggedJobs:
+        """List the jobs with a tag, those that have had it longest first; empty if no job has it.
+
+        Args:
+            tag: The tag.
+            offset: The number of jobs to skip.
+            limit: The max number of jobs to return; ``total`` of the result is how many have the tag.
+            exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            InvalidJob: An argument is not valid; nothing was sent.
         """
 
     def now(self) -> datetime:
@@ -858,6 +901,22 @@ class AsyncQueue(AsyncFacade):
             JobStateConflict: It is not delayed.
         """
 
+    async def tag(self, job_id: str, tags: Iterable[str]) -> list[str]:
+        """Add tags to a job, by which ``tagged`` finds it; returns all its tags. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid, or the job would have more than 32; nothing was changed.
+            JobNotFound: No job has this id.
+        """
+
+    async def untag(self, job_id: str, tags: Iterable[str]) -> list[str]:
+        """Take tags off a job; returns the remaining ones. Ignores tags that it does not have. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid; nothing was sent.
+            JobNotFound: No job has this id.
+        """
+
     async def add_log(self, job_id: str, line: str) -> None:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
 
@@ -1059,6 +1118,30 @@ class AsyncQueue(AsyncFacade):
 
         Returns:
             The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
+        """
+
+    async def tags(self, *, offset: int = 0, limit: int = 100) -> list[TagCount]:
+        """List the tags with their numbers of jobs, most used first.
+
+        Jobs that another library has removed may be counted for some minutes.
+
+        Raises:
+            InvalidJob: ``offset`` is negative, or ``limit`` less than 1; nothing was sent.
+        """
+
+    async def tagged(
+        self, tag: str, *, offset: int = 0, limit: int = 100, exclude_data: bool = False
+    ) -> TaggedJobs:
+        """List the jobs with a tag, those that have had it longest first; empty if no job has it.
+
+        Args:
+            tag: The tag.
+            offset: The number of jobs to skip.
+            limit: The max number of jobs to return; ``total`` of the result is how many have the tag.
+            exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            InvalidJob: An argument is not valid; nothing was sent.
         """
 
     async def now(self) -> datetime:

@@ -70,6 +70,7 @@ class NameRule:
 
 QUEUE: Final = NameRule("queue name", marks="{}:")
 JOB_ID: Final = NameRule("job id", InvalidJob, marks="{}:", is_plain=True)
+TAG: Final = NameRule("tag", InvalidJob, is_plain=True)
 JOB_NAME: Final = NameRule("job name", InvalidJob, MAX_LONG_NAME)
 FLOW_ID: Final = NameRule("flow id", marks="{}", is_plain=True)
 OWNER: Final = NameRule("owner", is_plain=True)

@@ -18,6 +18,7 @@ from glidemq_orchestrate.foundation.values import JOB_NAME
 from glidemq_orchestrate.jobs.job import JobId, job_exists
 from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
+from glidemq_orchestrate.jobs.tags import tag_new_jobs
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, parts
 from glidemq_orchestrate.wire.codec import JsonLike, encode, pack
@@ -172,7 +173,10 @@ def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False)
     job = _encoded(new, packed=packed)
     yield from _check_parents(queue, [job])
     options, mark = job.options, job.options.deduplication
-    if mark is None:
+    if options.tags and _is_plain(options):  # by our own function, with which every server lists its tags
+        [job_id] = yield from ask(_add_runs(queue, [_Run(job.name, options, [job.data])], now_ms))
+        word = job_id or "duplicate"
+    elif mark is None:
         word = yield from ask(add_job_call(queue, job.name, job.data, options, now_ms))
     else:
         word = yield from ask(dedup(queue, mark, job, now_ms))
@@ -183,6 +187,8 @@ def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False)
         raise InvalidJob(
             f"job id {options.job_id!r} already exists in queue {queue.queue}; nothing was added"
         )
+    if not _is_plain(options):
+        yield from tag_new_jobs(queue, [(word, options.tags)], now_ms)
     return JobId(word)
 
 
@@ -196,6 +202,12 @@ def add_many(
     for calls in _batches(add_calls(queue, encoded, now_ms)):
         for found in (yield from ask_all(calls)):
             ids += found
+    tagged = [
+        (job_id, job.options.tags)
+        for job_id, job in zip(ids, encoded, strict=True)
+        if job_id and not _is_plain(job.options)
+    ]
+    yield from tag_new_jobs(queue, tagged, now_ms)
     return ids
 
 

@@ -47,6 +47,7 @@ class Job:
         parent: A job that waits for it; ``Queue.parents`` lists all.
         schedule: The schedule that repeats it after its end.
         tokens: Tokens reported for the token limit.
+        tags: Words by which it is found; see ``Queue.tagged``.
         fallback_index: 0 for the first attempt, then one more for each, even past the end of the fallbacks.
         worker: The Python worker that runs it or ran it last; an id of ``Queue.workers``.
         lease_until: For an active job: when others may take it over, unless its worker renews the lease,
@@ -87,6 +88,7 @@ class Job:
     broken: bool = False
     worker: str | None = None
     lease_until: datetime | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def attempts(self) -> int:
@@ -155,6 +157,7 @@ class Job:
             broken=broken,
             worker=worker,
             lease_until=_lease_until(state, fields.get("lastActive"), lease),
+            tags=tuple(_texts(fields.get("gmo:tags"))),
         )
 
 

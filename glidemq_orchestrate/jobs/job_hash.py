@@ -15,7 +15,7 @@ _Read = Literal[
     "id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts",
     "processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey",
     "cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens",
-    "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node", "lastActive", "gmo:token", "gmo:lost",
+    "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node", "lastActive", "gmo:token", "gmo:lost", "gmo:tags",
 ]  # fmt: skip
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[

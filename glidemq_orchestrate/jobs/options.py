@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -15,7 +15,7 @@ from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, seconds
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.foundation.texts import described
-from glidemq_orchestrate.foundation.values import amount, lasting, named, whole
+from glidemq_orchestrate.foundation.values import TAG, amount, lasting, named, whole
 from glidemq_orchestrate.jobs.option_values import (
     Backoff,
     Deduplication,
@@ -33,6 +33,7 @@ from glidemq_orchestrate.wire.keys import check_job_id
 from glidemq_orchestrate.wire.stored import clipped_amount
 
 MAX_PRIORITY: Final = 2048
+MAX_TAGS: Final = 32
 MIN_LEASE: Final = timedelta(seconds=1)
 MAX_LEASE: Final = timedelta(days=1)
 DEFAULT_LEASE: Final = timedelta(seconds=30)
@@ -67,6 +68,8 @@ class JobOptions:
             ``False``, ``{"passed": false}``, or ``{"checks": [...]}`` with a failed check that does not have
             ``"severity": "WARN"``. The returned value is then stored as its ``progress``. Node workers ignore
             this option.
+        tags: Words by which the job is found (``Queue.tagged``): at most 32, of 1 to 256 characters each.
+            ``Queue.tag`` and ``untag`` change them later.
         parent: An existing job that waits for this one; in a cluster its queue must be in the same slot. A
             flow sets it for its nodes.
         traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` sets it when
@@ -89,6 +92,7 @@ class JobOptions:
     remove_on_fail: Retention = False
     fallbacks: Sequence[Fallback] = ()
     must_pass: bool = False
+    tags: Sequence[str] = ()
     parent: JobRef | None = None
     traceparent: str | None = None
 
@@ -108,6 +112,7 @@ class JobOptions:
         check_retention("remove_on_complete", self.remove_on_complete)
         check_retention("remove_on_fail", self.remove_on_fail)
         check_fields(self, InvalidJob)
+        object.__setattr__(self, "tags", checked_tags(self.tags))
         self._check_cost()
 
     def to_wire(self) -> str:
@@ -149,6 +154,8 @@ class JobOptions:
             wire["fallbacks"] = [fallback.to_wire() for fallback in self.fallbacks]
         if self.must_pass:
             wire["mustPass"] = True
+        if self.tags:
+            wire["tags"] = list(self.tags)
         if self.traceparent is not None:
             wire["traceparent"] = self.traceparent
         return wire
@@ -189,6 +196,20 @@ class JobOptions:
         return wire
 
 
+def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """The tags, each once.
+
+    Raises:
+        InvalidJob: One of them is not valid, they are more than 32, or a text and not a list of texts.
+    """
+    if isinstance(tags, str):
+        raise InvalidJob(f"tags must be a list of texts, got the text {described(tags)}. Fix: tags=[...]")
+    found = tuple(dict.fromkeys(TAG.check(tag) for tag in tags))
+    if len(found) > MAX_TAGS:
+        raise InvalidJob(f"there are {len(found)} tags; the limit is {MAX_TAGS}")
+    return found
+
+
 DEFAULT_OPTIONS: Final = JobOptions()
 
 
@@ -210,6 +231,7 @@ class AwaitedKeywords(TypedDict, total=False):
     remove_on_fail: Retention
     fallbacks: Sequence[Fallback]
     must_pass: bool
+    tags: Sequence[str]
     parent: JobRef | None
     traceparent: str | None
 

@@ -24,6 +24,7 @@ from glidemq_orchestrate.jobs import pages as reads
 from glidemq_orchestrate.jobs.job import Job, job_fields
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.jobs.tags import tagged_ids
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, decode
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, is_queue_name
@@ -61,6 +62,12 @@ class FoundJobs(list[Job]):
     """The jobs found. ``is_partial``: the search stopped at its limit, so there may be more."""
 
     is_partial = False
+
+
+class TaggedJobs(list[Job]):
+    """Some jobs with a tag. ``total``: how many have it."""
+
+    total = 0
 
 
 class JobCounts(dict[JobState, int]):
@@ -128,6 +135,16 @@ def search(
     ids, is_partial = yield from find_bounded(queue, filter_, range(limit), max_examined)
     found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
     found.is_partial = is_partial
+    return found
+
+
+def tagged(
+    queue: QueueKeys, tag: str, span: range, now_ms: int, *, exclude_data: bool = False
+) -> Op[TaggedJobs]:
+    """Some of the jobs with a tag, those that have had it longest first."""
+    total, ids = yield from tagged_ids(queue, tag, span.start, len(span), now_ms)
+    found = TaggedJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
+    found.total = total
     return found
 
 

@@ -152,8 +152,8 @@ _COMMANDS: Final = """
 fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire persist hget hmget
 hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
 lrange lrem rpop rpush sadd scard sinter sintercard sismember smembers smismember spop srandmember srem
-sscan time zadd zcard zcount zpopmin zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd
-xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
+sscan time zadd zcard zcount zpopmin zrandmember zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore
+xack xadd xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")

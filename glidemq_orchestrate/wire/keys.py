@@ -1,7 +1,7 @@
 """Builds every Valkey key; no other Python file does. mypy checks the names passed to ``QueueKeys.key``.
 
 All keys of one queue share the hash tag ``{queue}`` and so one cluster slot. Key names up to ``job`` are
-glide-mq's; names below ``gmo:`` are ours.
+glide-mq's; names below ``gmo:`` and ``qx:`` are ours.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ KeyName = Literal[
     "gmo:schedulers", "gmo:schedulers:due", "gmo:schedulers:last", "gmo:schedulers:finished",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
     "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
-    "gmo:published",
+    "gmo:published", "qx:tags",
 ]  # fmt: skip
-"""The keys that a queue has once each. Those with ``gmo:`` are ours, the others glide-mq's."""
+"""The keys that a queue has once each. Those with ``gmo:`` or ``qx:`` are ours, the others glide-mq's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,10 @@ class QueueKeys:
     def messages(self, job_id: str) -> str:
         """The stream of the messages of the attempts of one job, with a time to live."""
         return f"{self.base}:gmo:messages:{job_id}"
+
+    def tag(self, tag: str) -> str:
+        """The sorted set of the jobs with a tag, by the time when they got it."""
+        return f"{self.base}:qx:tag:{tag}"
 
     def deps(self, job_id: str) -> str:
         """The set of the jobs that one job waits for."""

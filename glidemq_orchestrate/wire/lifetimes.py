@@ -96,6 +96,9 @@ gmo:beside | set | queues that share flows with it | work | a supervisor of eith
     of a listed flow
 gmo:large-events | list | sizes of large events | queue 2100 | trimmed with the events to 16 MiB
 qx:statistics:<day> | hash | waiting and running times by handler, and failures | timed | after 31 days
+qx:tags | sorted set | how many jobs have each tag | job | with the last job of a tag; untag
+qx:tag:<tag> | sorted set | the jobs with a tag | job | with each job; if another library removed it:
+    cleanup, or the next listing; untag
 gmo:messages:<id> | stream | messages of the attempts of a job | timed | after the time that the handler's
     client set
 # Flows (ours)

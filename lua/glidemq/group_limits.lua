@@ -56,7 +56,7 @@ end
 local function fail(prefix, job_id, job, now)
   L.jobs.set_failed(prefix, job_id, REASON, now, 'processedOn', job.processedOn or L.numbers.text(now))
   L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', REASON)
-  L.metrics.record(prefix .. 'metrics:failed', now, L.jobs.duration(job, now))
+  L.metrics.record(prefix .. 'metrics:failed', now, L.metrics.duration(job, now))
 end
 
 local function rate_limit_group(keys, args)

@@ -57,7 +57,7 @@ function M.reject(prefix, job_id, job, now, quiet, group)
     L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', REASON)
   end
   if not quiet.skip_metrics then
-    L.metrics.record(prefix .. 'metrics:failed', now, L.jobs.duration(job, now))
+    L.metrics.record(prefix .. 'metrics:failed', now, L.metrics.duration(job, now))
   end
   L.groups.leave(prefix, job, now, group)
 end

@@ -19,6 +19,6 @@ function M.check(prefix, job_id, now, job, group)
   L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(prefix, job, now, group)
   L.events.emit(prefix .. 'events', 'expired', job_id)
-  L.metrics.record(prefix .. 'metrics:failed', now, L.jobs.duration(job, now))
+  L.metrics.record(prefix .. 'metrics:failed', now, L.metrics.duration(job, now))
   return true, true
 end

@@ -85,6 +85,7 @@ function M.write(job)
   redis.call('HSET', job.prefix .. 'job:' .. job.id, 'id', job.id, 'name', job.name, 'data', job.data,
     'opts', job.opts, 'timestamp', text(job.timestamp), 'attemptsMade', '0', 'delay', text(job.delay),
     'priority', text(job.priority), 'maxAttempts', text(job.max_attempts), optional(job))
+  L.tags.adopt(job.prefix, job.id, job.opts, job.timestamp)
 end
 
 -- Puts a new job into its place by delay, priority and order. Takes the fields of `write`.
@@ -151,6 +152,7 @@ end
 
 -- Deletes a job and the keys that belong only to it.
 function M.erase(prefix, job_id)
+  L.tags.forget(prefix, job_id)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'deps:' .. job_id,
     prefix .. 'parents:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id,
     prefix .. 'budget:' .. job_id)
@@ -176,6 +178,7 @@ function M.unlink(prefix, job_id)
   if v.err or not has_flow(v[1], v[6], v[5]) then
     M.erase(prefix, job_id)
   elseif v[2] then
+    L.tags.forget(prefix, job_id)
     redis.call('HSET', key, 'gmo:removed', (v[3] and 'skipped' or v[2]) .. '\n' .. (v[4] or ''))
     redis.call('HDEL', key, unpack(OF_A_LIFE))
     redis.call('UNLINK', prefix .. 'log:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id)
@@ -191,10 +194,6 @@ function M.restore(prefix, job_id)
   end
   redis.call('HSET', key, 'id', job_id, 'name', name, 'state', ended == 'failed' and 'failed' or 'completed')
   redis.call('HDEL', key, 'gmo:removed')
+  L.tags.relist(prefix, job_id)
   return true
-end
-
--- Milliseconds since the job was activated; `missing` when it was not.
-function M.duration(job, now, missing)
-  return now - L.numbers.int(job.processedOn, now - (missing or 0))
 end

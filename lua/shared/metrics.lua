@@ -53,3 +53,8 @@ function M.record(metrics_key, now, duration, jobs)
     M.purge(metrics_key, now)
   end
 end
+
+-- Milliseconds since the job was activated; `missing` when it was not.
+function M.duration(job, now, missing)
+  return now - L.numbers.int(job.processedOn, now - (missing or 0))
+end

@@ -89,7 +89,7 @@ local function time_out(p, job_id, job)
   L.ordering.mark_done(p.prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(p.prefix, job, p.now)
   L.events.emit(p.events_key or p.prefix .. 'events', 'failed', job_id, 'failedReason', TIMED_OUT)
-  L.metrics.record(p.metrics_key or p.prefix .. 'metrics:failed', p.now, L.jobs.duration(job, p.now))
+  L.metrics.record(p.metrics_key or p.prefix .. 'metrics:failed', p.now, L.metrics.duration(job, p.now))
 end
 
 -- Fails suspended jobs past their deadline, at most `most`; returns how many. p: prefix now; where the caller names them

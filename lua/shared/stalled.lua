@@ -18,7 +18,7 @@ function M.stall(prefix, job_id, job, max_stalled, now, failed_key, events_key)
   L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(prefix, job, now)
   L.events.emit(events_key, 'failed', job_id, 'failedReason', REASON)
-  L.metrics.record(prefix .. 'metrics:failed', now, L.jobs.duration(job, now))
+  L.metrics.record(prefix .. 'metrics:failed', now, L.metrics.duration(job, now))
   return 'failed'
 end
 

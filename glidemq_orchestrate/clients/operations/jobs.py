@@ -18,6 +18,7 @@ from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputChunk
+from glidemq_orchestrate.jobs.tags import change_tags
 from glidemq_orchestrate.queues import removal, waits
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.wire.call import Op
@@ -89,6 +90,24 @@ class JobOperations(QueueOperationsBase):
             JobStateConflict: It is not delayed.
         """
         return changes.promote(self._keys, job_id)
+
+    def tag(self, job_id: str, tags: Iterable[str]) -> Op[list[str]]:
+        """Add tags to a job, by which ``tagged`` finds it; returns all its tags. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid, or the job would have more than 32; nothing was changed.
+            JobNotFound: No job has this id.
+        """
+        return self._now(lambda now_ms: change_tags(self._keys, job_id, "add", tags, now_ms))
+
+    def untag(self, job_id: str, tags: Iterable[str]) -> Op[list[str]]:
+        """Take tags off a job; returns the remaining ones. Ignores tags that it does not have. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid; nothing was sent.
+            JobNotFound: No job has this id.
+        """
+        return self._now(lambda now_ms: change_tags(self._keys, job_id, "remove", tags, now_ms))
 
     def add_log(self, job_id: str, line: str) -> Op[None]:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.

@@ -13,11 +13,12 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration
 from glidemq_orchestrate.foundation.texts import described
-from glidemq_orchestrate.foundation.values import lasting
+from glidemq_orchestrate.foundation.values import lasting, whole
 from glidemq_orchestrate.jobs import usage as usages
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
+from glidemq_orchestrate.jobs.tags import TagCount, tag_counts
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues import (
     dead_letters,
@@ -31,11 +32,18 @@ from glidemq_orchestrate.queues import (
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.failure_groups import FailureGroups
 from glidemq_orchestrate.queues.limits import GroupInfo
-from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobFilter, JobPage
+from glidemq_orchestrate.queues.listing import (
+    MAX_EXAMINED,
+    FoundJobs,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    TaggedJobs,
+)
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.statistics import QueueStatistics
 from glidemq_orchestrate.wire import stored
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -143,6 +151,40 @@ class WholeQueueOperations(QueueOperationsBase):
         """
         return listing.scan_jobs(
             self._keys, JobFilter(_state(state), name), cursor, exclude_data=exclude_data
+        )
+
+    def tags(self, *, offset: int = 0, limit: int = 100) -> Op[list[TagCount]]:
+        """List the tags with their numbers of jobs, most used first.
+
+        Jobs that another library has removed may be counted for some minutes.
+
+        Raises:
+            InvalidJob: ``offset`` is negative, or ``limit`` less than 1; nothing was sent.
+        """
+        whole("offset", offset, 0)
+        whole("limit", limit, 1)
+        return ask(tag_counts(self._keys, offset, limit))
+
+    def tagged(
+        self, tag: str, *, offset: int = 0, limit: int = 100, exclude_data: bool = False
+    ) -> Op[TaggedJobs]:
+        """List the jobs with a tag, those that have had it longest first; empty if no job has it.
+
+        Args:
+            tag: The tag.
+            offset: The number of jobs to skip.
+            limit: The max number of jobs to return; ``total`` of the result is how many have the tag.
+            exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            InvalidJob: An argument is not valid; nothing was sent.
+        """
+        whole("offset", offset, 0)
+        whole("limit", limit, 1)
+        return self._now(
+            lambda now_ms: listing.tagged(
+                self._keys, tag, range(offset, offset + limit), now_ms, exclude_data=exclude_data
+            )
         )
 
     def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:

@@ -101,6 +101,8 @@ class OptionsFile(
     """The replacements that attempts after the first use."""
     must_pass: bool = False
     """The job is a check: it fails if its handler returns false or {"passed": false}."""
+    tags: tuple[str, ...] = Field((), json_schema_extra={"maxItems": 32})
+    """Words by which the job is found."""
     traceparent: str | None = None
     """The W3C trace context to which the span of each run is linked."""
 

@@ -89,6 +89,11 @@ def add_node(  # noqa: PLR0913  the parts of a node
     return function("glidemq_addFlow", keys, (*args, len(members), *members), decode)
 
 
+def tags_of(node: CheckedNode) -> list[str]:
+    """The tags of a node."""
+    return json.loads(node.options).get("tags", []) if '"tags"' in node.options else []
+
+
 def owner(queue: QueueKeys, job_id: str) -> Call[str]:
     """The flow for which a job was created, '' for none."""
 

@@ -34,6 +34,7 @@ from glidemq_orchestrate.flows.portable.node_jobs import add_dependents, add_dep
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.tables import drop_tables, parts_of_size, read_nodes, write_policies
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.tags import tag_new_jobs
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id, read_generation
 
@@ -267,6 +268,10 @@ def _add_nodes(
         if flow_id != ref.flow_id:
             raise FlowConflict(f"job {job_id} already exists outside this flow")
     yield from send_all(linking)
+    for node in nodes:
+        if tags := node_jobs.tags_of(node):
+            queue, job_id = place(node.name)
+            yield from tag_new_jobs(queue, [(job_id, tags)], now_ms)
 
 
 def _carry_over(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode]) -> Op[None]:

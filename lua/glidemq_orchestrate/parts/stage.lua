@@ -89,6 +89,7 @@ function L.stage.write_job(node, home, flow_id, now, ...)
   redis.call('HSET', job_key, 'id', node.id, 'name', node.job, 'data', node.data, 'opts', node.opts,
     'timestamp', now, 'attemptsMade', '0', 'delay', node.delay, 'priority', '0', 'maxAttempts', node.attempts,
     'state', 'waiting-children', 'gmo:flow', flow_id, 'gmo:home', home, 'gmo:node', node.name, unpack(more))
+  L.tags.adopt(node.prefix, node.id, node.opts, now)
   L.stage.write_edges(node)
   if node.more ~= '' then
     write_more(job_key, node)

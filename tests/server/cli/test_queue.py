@@ -244,6 +244,25 @@ def test_the_failed_nodes_of_a_flow_are_shown_and_retried_by_group(
     assert shell.json("flow", "failures", "f") == []
 
 
+def test_jobs_are_tagged_and_listed_by_tag(shell: Shell, queue: Queue) -> None:
+    assert shell.json("queue", "tags", "etl") == []
+    first = shell("job", "add", "etl", "clean", "--tag", "x", "--tag", "y").strip()
+    second = queue.add("report")
+    assert shell("job", "tag", "etl", second, "x") == "x\n"
+    assert shell.json("queue", "tags", "etl") == [{"tag": "x", "count": 2}, {"tag": "y", "count": 1}]
+    assert [line.split() for line in shell("queue", "tags", "etl").splitlines()[1:]] == [
+        ["x", "2"],
+        ["y", "1"],
+    ]
+    assert [job["id"] for job in shell.json("queue", "jobs", "etl", "--tag", "x")] == [first, second]
+    assert "1 of 2 jobs" in shell("queue", "jobs", "etl", "--tag", "x", "--limit", "1")
+    assert shell.json("job", "show", "etl", first)["tags"] == ["x", "y"]
+    assert "tags" not in shell("job", "show", "etl", queue.add("plain"))
+    assert shell.json("job", "untag", "etl", first, "x") == ["y"]
+    assert shell("job", "untag", "etl", second, "x") == "no tags\n"
+    assert "No job" in shell("job", "tag", "etl", "99", "x", code=1).replace("no job", "No job")
+
+
 def test_a_job_is_added_and_shown(shell: Shell, queue: Queue) -> None:
     words = ("job", "add", "etl", "clean", "--data", '{"month":1}', "--priority", "3", "--id", "own")
     assert shell(*words).strip() == "own"
