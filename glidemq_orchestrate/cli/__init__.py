@@ -18,6 +18,7 @@ from glidemq_orchestrate.cli.queue import events, queue_app
 from glidemq_orchestrate.cli.scheduler import scheduler_app
 from glidemq_orchestrate.cli.server import doctor, library_app
 from glidemq_orchestrate.cli.shell import Commands
+from glidemq_orchestrate.cli.track import track
 
 app = typer.Typer(
     name="glidemq",
@@ -54,6 +55,7 @@ app.add_typer(job_app)
 app.add_typer(library_app)
 app.add_typer(scheduler_app)
 app.command()(events)
+app.command()(track)
 app.command()(doctor)
 app.add_typer(chaos_app)
 app.command()(process.demo)

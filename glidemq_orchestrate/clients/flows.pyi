@@ -264,6 +264,18 @@ class Flow:
             FlowNotFound: The flow no longer exists.
         """
 
+    def track(self) -> None:
+        """Track the flow with its later generations: ``watch_tracked`` of its home queue reports changes.
+
+        It stays tracked until ``untrack``. Repeatable.
+
+        Raises:
+            InvalidJob: The queue tracks 1,000 jobs and flows, which is the limit.
+        """
+
+    def untrack(self) -> None:
+        """Stop tracking the flow. Repeatable."""
+
     def retry_failed(self, *, generation: int | None = None) -> FlowState:
         """Rerun every node that did not complete; the others keep their results. Returns the new state.
 
@@ -729,6 +741,18 @@ class AsyncFlow:
             ConfigurationError: The text is not valid.
             FlowNotFound: The flow no longer exists.
         """
+
+    async def track(self) -> None:
+        """Track the flow with its later generations: ``watch_tracked`` of its home queue reports changes.
+
+        It stays tracked until ``untrack``. Repeatable.
+
+        Raises:
+            InvalidJob: The queue tracks 1,000 jobs and flows, which is the limit.
+        """
+
+    async def untrack(self) -> None:
+        """Stop tracking the flow. Repeatable."""
 
     async def retry_failed(self, *, generation: int | None = None) -> FlowState:
         """Rerun every node that did not complete; the others keep their results. Returns the new state.

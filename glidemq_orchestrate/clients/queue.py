@@ -6,7 +6,14 @@ from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.operations.jobs import JobOperations
 from glidemq_orchestrate.clients.operations.queue import Compression, WholeQueueOperations
-from glidemq_orchestrate.clients.twins import awaited, awaited_twice, blocking, blocking_twice
+from glidemq_orchestrate.clients.twins import (
+    awaited,
+    awaited_twice,
+    blocking,
+    blocking_twice,
+    streamed,
+    streamed_async,
+)
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.jobs.changes import Signal, SuspendInfo
@@ -25,6 +32,7 @@ from glidemq_orchestrate.queues.statistics import (
     HandlerStatistics,
     QueueStatistics,
 )
+from glidemq_orchestrate.queues.tracking import Tracked, TrackedChange
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
@@ -52,6 +60,8 @@ __all__ = [
     "SuspendInfo",
     "TagCount",
     "TaggedJobs",
+    "Tracked",
+    "TrackedChange",
     "Usage",
     "UsageSummary",
     "WorkerInfo",
@@ -104,6 +114,8 @@ class Queue(SyncFacade):
     promote = blocking(QueueOperations.promote)
     tag = blocking(QueueOperations.tag)
     untag = blocking(QueueOperations.untag)
+    track = blocking(QueueOperations.track)
+    untrack = blocking(QueueOperations.untrack)
     add_log = blocking(QueueOperations.add_log)
     logs = blocking(QueueOperations.logs)
     set_progress = blocking(QueueOperations.set_progress)
@@ -125,6 +137,8 @@ class Queue(SyncFacade):
     counts = blocking(QueueOperations.counts)
     tags = blocking(QueueOperations.tags)
     tagged = blocking(QueueOperations.tagged)
+    tracked = blocking(QueueOperations.tracked)
+    watch_tracked = streamed(QueueOperations.watch_tracked)
 
     now = blocking(QueueOperations.now)
     pause = blocking(QueueOperations.pause)
@@ -202,6 +216,8 @@ class AsyncQueue(AsyncFacade):
     promote = awaited(QueueOperations.promote)
     tag = awaited(QueueOperations.tag)
     untag = awaited(QueueOperations.untag)
+    track = awaited(QueueOperations.track)
+    untrack = awaited(QueueOperations.untrack)
     add_log = awaited(QueueOperations.add_log)
     logs = awaited(QueueOperations.logs)
     set_progress = awaited(QueueOperations.set_progress)
@@ -223,6 +239,8 @@ class AsyncQueue(AsyncFacade):
     counts = awaited(QueueOperations.counts)
     tags = awaited(QueueOperations.tags)
     tagged = awaited(QueueOperations.tagged)
+    tracked = awaited(QueueOperations.tracked)
+    watch_tracked = streamed_async(QueueOperations.watch_tracked)
 
     now = awaited(QueueOperations.now)
     pause = awaited(QueueOperations.pause)

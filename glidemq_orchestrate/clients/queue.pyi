@@ -1,5 +1,5 @@
 # Made by `make generated` from the operations. Do not edit.
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Unpack
 
@@ -31,6 +31,7 @@ from glidemq_orchestrate.queues.statistics import (
     HandlerStatistics,
     QueueStatistics,
 )
+from glidemq_orchestrate.queues.tracking import Tracked, TrackedChange
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
@@ -59,6 +60,8 @@ __all__ = [
     "SuspendInfo",
     "TagCount",
     "TaggedJobs",
+    "Tracked",
+    "TrackedChange",
     "Usage",
     "UsageSummary",
     "WorkerInfo",
@@ -259,6 +262,19 @@ class Queue(SyncFacade):
             InvalidJob: A tag is not valid; nothing was sent.
             JobNotFound: No job has this id.
         """
+
+    def track(self, job_id: str) -> None:
+        """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
+
+        Repeatable.
+
+        Raises:
+            JobNotFound: No job has this id.
+            InvalidJob: The queue tracks 1,000 jobs and flows, which is the limit.
+        """
+
+    def untrack(self, job_id: str) -> None:
+        """Stop tracking a job, also one that was removed. Repeatable."""
 
     def add_log(self, job_id: str, line: str) -> None:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
@@ -483,6 +499,18 @@ class Queue(SyncFacade):
 
         Raises:
             InvalidJob: An argument is not valid; nothing was sent.
+        """
+
+    def tracked(self) -> list[Tracked]:
+        """List the tracked jobs and flows as they are now, those tracked longest first."""
+
+    def watch_tracked(self) -> Iterator[TrackedChange]:
+        """Yield the changes of the tracked jobs and flows, without an end; first what each is now.
+
+        Reports each difference once: state, attempts, progress, options and tags of jobs, state and counts of
+        flows, and that one of them was removed. What changes twice between two reads is reported once; a read
+        follows each event of a tracked job, and at most a second later. Jobs that are tracked during the
+        watch are included from then on. Lost events cause no missed change.
         """
 
     def now(self) -> datetime:
@@ -917,6 +945,19 @@ class AsyncQueue(AsyncFacade):
             JobNotFound: No job has this id.
         """
 
+    async def track(self, job_id: str) -> None:
+        """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
+
+        Repeatable.
+
+        Raises:
+            JobNotFound: No job has this id.
+            InvalidJob: The queue tracks 1,000 jobs and flows, which is the limit.
+        """
+
+    async def untrack(self, job_id: str) -> None:
+        """Stop tracking a job, also one that was removed. Repeatable."""
+
     async def add_log(self, job_id: str, line: str) -> None:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
 
@@ -1142,6 +1183,18 @@ class AsyncQueue(AsyncFacade):
 
         Raises:
             InvalidJob: An argument is not valid; nothing was sent.
+        """
+
+    async def tracked(self) -> list[Tracked]:
+        """List the tracked jobs and flows as they are now, those tracked longest first."""
+
+    def watch_tracked(self) -> AsyncIterator[TrackedChange]:
+        """Yield the changes of the tracked jobs and flows, without an end; first what each is now.
+
+        Reports each difference once: state, attempts, progress, options and tags of jobs, state and counts of
+        flows, and that one of them was removed. What changes twice between two reads is reported once; a read
+        follows each event of a tracked job, and at most a second later. Jobs that are tracked during the
+        watch are included from then on. Lost events cause no missed change.
         """
 
     async def now(self) -> datetime:

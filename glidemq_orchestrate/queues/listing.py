@@ -124,7 +124,7 @@ def get_jobs(
     if span.start < 0 or span.stop < span.start:
         raise ConfigurationError("offset and limit must not be negative")
     found = yield from find(queue, filter_, span, newest_first=newest_first)
-    return (yield from _read(queue, found, exclude_data=exclude_data))
+    return (yield from read_jobs(queue, found, exclude_data=exclude_data))
 
 
 def search(
@@ -133,7 +133,7 @@ def search(
     """The first matching jobs among about ``max_examined`` examined ones; None examines all."""
     check_bounds(limit, max_examined)
     ids, is_partial = yield from find_bounded(queue, filter_, range(limit), max_examined)
-    found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
+    found = FoundJobs((yield from read_jobs(queue, ids, exclude_data=exclude_data)))
     found.is_partial = is_partial
     return found
 
@@ -143,7 +143,7 @@ def tagged(
 ) -> Op[TaggedJobs]:
     """Some of the jobs with a tag, those that have had it longest first."""
     total, ids = yield from tagged_ids(queue, tag, span.start, len(span), now_ms)
-    found = TaggedJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
+    found = TaggedJobs((yield from read_jobs(queue, ids, exclude_data=exclude_data)))
     found.total = total
     return found
 
@@ -156,7 +156,7 @@ def scan_jobs(
         raise ConfigurationError("the cursor must be the cursor of a page, or '0'")
     following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
     kept = yield from keep(queue, [job_id for job_id in ids if ":" not in job_id], filter_)
-    return JobPage((yield from _read(queue, kept, exclude_data=exclude_data)), following)
+    return JobPage((yield from read_jobs(queue, kept, exclude_data=exclude_data)), following)
 
 
 def counts(
@@ -270,7 +270,7 @@ def keep(queue: QueueKeys, ids: Sequence[str], filter_: JobFilter) -> Op[list[st
     return [job_id for job_id, head in zip(ids, heads, strict=True) if filter_.has(head)]
 
 
-def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
+def read_jobs(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
     """The jobs with these ids; omits jobs that have been removed."""
     jobs: list[Job] = []
     for some in _slices(ids, READ):

@@ -99,6 +99,8 @@ qx:statistics:<day> | hash | waiting and running times by handler, and failures 
 qx:tags | sorted set | how many jobs have each tag | job | with the last job of a tag; untag
 qx:tag:<tag> | sorted set | the jobs with a tag | job | with each job; if another library removed it:
     cleanup, or the next listing; untag
+qx:tracked | sorted set | tracked jobs and flows, 1,000 at most | job | untrack; cleanup, 30 days after
+    tracking began, if the job or flow no longer exists
 gmo:messages:<id> | stream | messages of the attempts of a job | timed | after the time that the handler's
     client set
 # Flows (ours)

@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.submission import fenced, restart_flow
 from glidemq_orchestrate.foundation.texts import short_reason
 from glidemq_orchestrate.foundation.values import NOTE, check_request
-from glidemq_orchestrate.queues import failure_groups
+from glidemq_orchestrate.queues import failure_groups, tracking
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 
@@ -66,6 +66,20 @@ class FlowOperations(ReadingOperations):
             FlowNotFound: The flow no longer exists.
         """
         return ask(note_flow(self.ref.home, self.ref.flow_id, NOTE.check(text)))
+
+    def track(self) -> Op[None]:
+        """Track the flow with its later generations: ``watch_tracked`` of its home queue reports changes.
+
+        It stays tracked until ``untrack``. Repeatable.
+
+        Raises:
+            InvalidJob: The queue tracks 1,000 jobs and flows, which is the limit.
+        """
+        yield from tracking.track_flow(self.ref, self.clock.now_ms())
+
+    def untrack(self) -> Op[None]:
+        """Stop tracking the flow. Repeatable."""
+        return tracking.untrack_flow(self.ref)
 
     def retry_failed(self, *, generation: int | None = None) -> Op[FlowState]:
         """Rerun every node that did not complete; the others keep their results. Returns the new state.

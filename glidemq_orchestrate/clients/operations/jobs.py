@@ -19,7 +19,7 @@ from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputChunk
 from glidemq_orchestrate.jobs.tags import change_tags
-from glidemq_orchestrate.queues import removal, waits
+from glidemq_orchestrate.queues import removal, tracking, waits
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -108,6 +108,21 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: No job has this id.
         """
         return self._now(lambda now_ms: change_tags(self._keys, job_id, "remove", tags, now_ms))
+
+    def track(self, job_id: str) -> Op[None]:
+        """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
+
+        Repeatable.
+
+        Raises:
+            JobNotFound: No job has this id.
+            InvalidJob: The queue tracks 1,000 jobs and flows, which is the limit.
+        """
+        return self._now(lambda now_ms: tracking.track_job(self._keys, job_id, now_ms))
+
+    def untrack(self, job_id: str) -> Op[None]:
+        """Stop tracking a job, also one that was removed. Repeatable."""
+        return tracking.untrack_job(self._keys, job_id)
 
     def add_log(self, job_id: str, line: str) -> Op[None]:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.

@@ -28,6 +28,7 @@ from glidemq_orchestrate.queues import (
     metrics,
     removal,
     statistics,
+    tracking,
 )
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.failure_groups import FailureGroups
@@ -42,6 +43,7 @@ from glidemq_orchestrate.queues.listing import (
 )
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.statistics import QueueStatistics
+from glidemq_orchestrate.queues.tracking import Tracked, TrackedStream
 from glidemq_orchestrate.wire import stored
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -186,6 +188,20 @@ class WholeQueueOperations(QueueOperationsBase):
                 self._keys, tag, range(offset, offset + limit), now_ms, exclude_data=exclude_data
             )
         )
+
+    def tracked(self) -> Op[list[Tracked]]:
+        """List the tracked jobs and flows as they are now, those tracked longest first."""
+        return tracking.tracked(self._keys)
+
+    def watch_tracked(self) -> TrackedStream:
+        """Yield the changes of the tracked jobs and flows, without an end; first what each is now.
+
+        Reports each difference once: state, attempts, progress, options and tags of jobs, state and counts of
+        flows, and that one of them was removed. What changes twice between two reads is reported once; a read
+        follows each event of a tracked job, and at most a second later. Jobs that are tracked during the
+        watch are included from then on. Lost events cause no missed change.
+        """
+        return TrackedStream(self._keys, self._clock)
 
     def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
         """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""

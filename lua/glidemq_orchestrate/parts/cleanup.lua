@@ -7,7 +7,7 @@
 --   <prefix>gmo:supervised has the fields `cleaned` and `cleaned_minute`: when everything due was last removed, and the
 --                          same for the work done once per minute
 L.cleanup = {}
-local SLICE, SAMPLE, FAILED, TAGS = 100, 50, 200, 4
+local SLICE, SAMPLE, FAILED = 100, 50, 200
 local FORGOTTEN = 14 * 86400000
 local SECOND, MINUTE, HOUR, UNKNOWN_WINDOW = 1000, 60000, 3600000, 30 * 86400000
 local ENDED = { completed = true, failed = true }
@@ -132,23 +132,6 @@ local function owners(prefix, now)
   end
 end
 
--- Removes jobs that another library has removed from the lists of some tags. Returns whether there may be many more.
-local function tags(prefix)
-  local looked, count = 0, 0
-  for _, tag in ipairs(redis.call('ZRANDMEMBER', prefix .. 'qx:tags', TAGS)) do
-    local missing = {}
-    for _, job_id in ipairs(redis.call('ZRANDMEMBER', prefix .. 'qx:tag:' .. tag, SAMPLE)) do
-      looked = looked + 1
-      if redis.call('EXISTS', prefix .. 'job:' .. job_id) == 0 then
-        missing[#missing + 1] = job_id
-      end
-    end
-    L.tags.delist(prefix, tag, missing)
-    count = count + #missing
-  end
-  return count > 0 and count * 4 > looked
-end
-
 -- Whether work is due, by a field with the time of the last run.
 local function is_due(prefix, field, now, every)
   local last = L.numbers.int(redis.call('HGET', prefix .. 'gmo:supervised', field), 0)
@@ -168,9 +151,10 @@ local function each_minute(prefix, now)
   if L.metrics.purge(prefix .. 'metrics:failed', now) or completed then
     return true
   end
-  if tags(prefix) then
+  if L.delisting.tags(prefix) then
     return true
   end
+  L.delisting.tracked(prefix, now)
   adopt_dedup(prefix)
   owners(prefix, now)
   note(prefix, 'cleaned_minute', now)

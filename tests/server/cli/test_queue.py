@@ -263,6 +263,52 @@ def test_jobs_are_tagged_and_listed_by_tag(shell: Shell, queue: Queue) -> None:
     assert "No job" in shell("job", "tag", "etl", "99", "x", code=1).replace("no job", "No job")
 
 
+def test_tracked_jobs_and_flows_are_shown_and_untracked(
+    shell: Shell, queue: Queue, flows: FlowProducer
+) -> None:
+    job_id, gone = queue.add("clean"), queue.add("clean")
+    flows.submit(FlowSpec("n", [FlowNode("a")], queue="etl"), flow_id="f")
+    lines = shell("track", "etl", job_id, gone, "--flow", "f", "--no-follow").splitlines()
+    assert sorted(line.split("  ")[1:] for line in lines) == [
+        ["flow", "f", "running", "0/1 nodes ended"],
+        ["job", job_id, "waiting"],
+        ["job", gone, "waiting"],
+    ]
+    queue.remove(gone)
+    rows = [json.loads(line) for line in shell("track", "etl", "--no-follow", "--json").splitlines()]
+    states = {row["id"]: (row["state"], row["job"] and row["job"]["name"]) for row in rows}
+    assert states == {job_id: ("waiting", "clean"), gone: (None, None), "f": ("running", None)}
+    assert shell("track", "etl", job_id, gone, "--off").split()[1:4] == ["flow", "f", "running"]
+    assert shell("track", "etl", "--flow", "f", "--off") == ""
+    assert "glidemq track etl --flow f" in shell("track", "spark", "--flow", "f", code=2)
+    assert "no job 99" in shell("track", "etl", "99", code=1)
+    shell("track", "etl", "--off", code=2)
+
+
+def test_changes_of_tracked_jobs_are_followed(
+    shell: Shell, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = queue.add("clean")
+    every = Queue.watch_tracked
+
+    def some(self: Queue) -> Any:
+        changes = every(self)
+        yield next(changes)
+        queue.set_progress(job_id, 50)
+        yield next(changes)
+        queue.remove(job_id)
+        yield next(changes)
+
+    monkeypatch.setattr(Queue, "watch_tracked", some)
+    lines = [line.split("  ")[1:] for line in shell("track", "etl", job_id).splitlines()]
+    start = ["job", job_id]
+    assert lines == [
+        [*start, "waiting"],
+        [*start, "waiting", "changed", "progress 50"],
+        [*start, "removed"],
+    ]
+
+
 def test_a_job_is_added_and_shown(shell: Shell, queue: Queue) -> None:
     words = ("job", "add", "etl", "clean", "--data", '{"month":1}', "--priority", "3", "--id", "own")
     assert shell(*words).strip() == "own"

@@ -24,7 +24,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.chasquimq import AsyncChasquiQueue, ChasquiQueue
 from glidemq_orchestrate.clients import AsyncSchedules, Schedules
 
-AT_ONCE = ("__init__", "watch", "watch_batches", "queue", "events", "schedules", "broadcast")
+AT_ONCE = ("__init__", "watch", "watch_batches", "watch_tracked", "queue", "events", "schedules", "broadcast")
 PAIRS = [
     (Queue, AsyncQueue),
     (FlowProducer, AsyncFlowProducer),
