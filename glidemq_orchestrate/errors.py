@@ -32,6 +32,7 @@ There is a class for each reaction that a caller may have. ``retryable``: the sa
         JobNotFound
         JobSkipped
         JobStateConflict
+        HasDependents
         QueueInUse
         FlowNotFound
         FlowConflict
@@ -239,6 +240,19 @@ class JobStateConflict(StateError):
     def __init__(self, job_id: str, actual: str, problem: str) -> None:
         self.job_id, self.actual = job_id, actual
         super().__init__(f"job {job_id} {problem}; nothing was changed")
+
+
+class HasDependents(StateError):
+    """Job ``dependent`` waits for job ``job_id``, and would wait for ever."""
+
+    def __init__(self, job_id: str, dependent: str, queue: str | None = None) -> None:
+        self.job_id, self.dependent = job_id, dependent
+        where = "" if queue is None else f" of queue {queue}"
+        fix = "cancel it too, with cascade=True" if queue is None else "cancel it first"
+        super().__init__(
+            f"job {dependent}{where} waits for job {job_id}, and would wait for ever; nothing was changed. "
+            f"Fix: {fix}"
+        )
 
 
 class QueueInUse(StateError):

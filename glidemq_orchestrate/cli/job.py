@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -25,7 +25,7 @@ from glidemq_orchestrate.cli.shell import (
     seconds,
 )
 from glidemq_orchestrate.cli.tags import JobIdArgument, tag, untag
-from glidemq_orchestrate.clients.queue import Queue
+from glidemq_orchestrate.clients.queue import CancelledJobs, ChangedDependencies, Queue
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -119,6 +119,54 @@ def job_revoke(
     with Queue(queue, url, prefix=prefix) as client:
         outcome = client.revoke(job_id)
     print_text(f"{job_id} {'has failed' if outcome == 'revoked' else 'was signalled to stop'}")
+
+
+@job_app.command("cancel")
+@reports_errors
+def job_cancel(
+    queue: QueueName,
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB_ID...", help="Ids of the jobs.")],
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Cancel the jobs that wait for them, too.")
+    ] = False,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel jobs, all or none: refused if another job waits for one of them, unless --cascade."""
+    with Queue(queue, url, prefix=prefix) as client:
+        _print_outcome(client.cancel(job_ids, cascade=cascade), as_json=as_json)
+
+
+@job_app.command("depends")
+@reports_errors
+def job_depends(
+    queue: QueueName,
+    job_id: JobIdArgument,
+    on: Annotated[list[str] | None, typer.Option(help="Wait for this job, too. Repeatable.")] = None,
+    off: Annotated[list[str] | None, typer.Option(help="Wait for this job no longer. Repeatable.")] = None,
+    off_all: Annotated[bool, typer.Option("--off-all", help="Wait for no job any longer.")] = False,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Let a job that was not started wait for other jobs of its queue, or no longer wait for them."""
+    if sum(map(bool, (on, off, off_all))) != 1:
+        raise typer.BadParameter("give either --on, or --off, or --off-all")
+    with Queue(queue, url, prefix=prefix) as client:
+        changed = client.depends_on(job_id, on) if on else client.depends_off(job_id, off or None)
+        _print_outcome(changed, as_json=as_json)
+
+
+def _print_outcome(found: CancelledJobs | ChangedDependencies, *, as_json: bool) -> None:
+    """Print the jobs of each kind of outcome in a line."""
+    row = asdict(found)
+    if as_json:
+        print_json(row)
+        return
+    for name, jobs in row.items():
+        if jobs:
+            print_text(f"{name}: {', '.join(jobs)}")
 
 
 @job_app.command("promote")

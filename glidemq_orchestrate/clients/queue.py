@@ -22,6 +22,7 @@ from glidemq_orchestrate.jobs.output import OutputChunk
 from glidemq_orchestrate.jobs.tags import TagCount
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
+from glidemq_orchestrate.queues.dependencies import CancelledJobs, ChangedDependencies
 from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroups, FailureSample
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage, TaggedJobs
@@ -38,6 +39,8 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue
 
 __all__ = [
     "AsyncQueue",
+    "CancelledJobs",
+    "ChangedDependencies",
     "DeadLetter",
     "DurationBucket",
     "Durations",
@@ -108,6 +111,9 @@ class Queue(SyncFacade):
 
     retry = blocking(QueueOperations.retry)
     revoke = blocking(QueueOperations.revoke)
+    cancel = blocking(QueueOperations.cancel)
+    depends_on = blocking(QueueOperations.depends_on)
+    depends_off = blocking(QueueOperations.depends_off)
     remove = blocking(QueueOperations.remove)
     change_priority = blocking(QueueOperations.change_priority)
     change_delay = blocking(QueueOperations.change_delay)
@@ -210,6 +216,9 @@ class AsyncQueue(AsyncFacade):
 
     retry = awaited(QueueOperations.retry)
     revoke = awaited(QueueOperations.revoke)
+    cancel = awaited(QueueOperations.cancel)
+    depends_on = awaited(QueueOperations.depends_on)
+    depends_off = awaited(QueueOperations.depends_off)
     remove = awaited(QueueOperations.remove)
     change_priority = awaited(QueueOperations.change_priority)
     change_delay = awaited(QueueOperations.change_delay)

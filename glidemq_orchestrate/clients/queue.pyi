@@ -20,6 +20,7 @@ from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
 from glidemq_orchestrate.jobs.tags import TagCount
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
+from glidemq_orchestrate.queues.dependencies import CancelledJobs, ChangedDependencies
 from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroups, FailureSample
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage, TaggedJobs
@@ -38,6 +39,8 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 
 __all__ = [
     "AsyncQueue",
+    "CancelledJobs",
+    "ChangedDependencies",
     "DeadLetter",
     "DurationBucket",
     "Durations",
@@ -209,6 +212,60 @@ class Queue(SyncFacade):
         Raises:
             JobNotFound: No job has this id.
             JobStateConflict: It has ended; nothing was changed.
+        """
+
+    def cancel(self, job_ids: Iterable[str], *, cascade: bool = False) -> CancelledJobs:
+        """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
+
+        All or none; safe to repeat.
+
+        Args:
+            job_ids: At most 100 jobs of this queue.
+            cascade: Cancel the jobs that wait for them too, at most 1,000 in all.
+
+        Returns:
+            What became of each: the jobs that had ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            HasDependents: A job that is not in the list, or with ``cascade`` one in another queue, waits for
+                one of them. Nothing was changed.
+            JobStateConflict: One of them, or one that waits for it, is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs. Nothing was changed.
+        """
+
+    def depends_on(self, job_id: str, others: Iterable[str]) -> ChangedDependencies:
+        """Make a job that waits to be started wait for other jobs of this queue to complete. Repeatable.
+
+        A job that fails holds it back until it is retried and completes, is removed, or ``depends_off``.
+        Afterwards it returns to its place: with its priority, and delayed until the time when it was due.
+        Between nodes, use a flow, which has rules and policies for failures.
+
+        Args:
+            job_id: The job: waiting, delayed, prioritized, or waiting for other jobs.
+            others: At most 100 jobs.
+
+        Returns:
+            What became of each: jobs that have ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job has begun, has an ordering key, or is a node of a flow; or one of the
+                others waits for it. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
+        """
+
+    def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> ChangedDependencies:
+        """Make a job no longer wait for these jobs, or for any. Repeatable until the job can start.
+
+        Args:
+            job_id: A job that waits for others.
+            others: At most 100 jobs of this queue; None: all that it waits for.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job does not wait for other jobs, or only for those that its handler has
+                added; or it is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
         """
 
     def remove(self, job_id: str) -> None:
@@ -891,6 +948,60 @@ class AsyncQueue(AsyncFacade):
         Raises:
             JobNotFound: No job has this id.
             JobStateConflict: It has ended; nothing was changed.
+        """
+
+    async def cancel(self, job_ids: Iterable[str], *, cascade: bool = False) -> CancelledJobs:
+        """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
+
+        All or none; safe to repeat.
+
+        Args:
+            job_ids: At most 100 jobs of this queue.
+            cascade: Cancel the jobs that wait for them too, at most 1,000 in all.
+
+        Returns:
+            What became of each: the jobs that had ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            HasDependents: A job that is not in the list, or with ``cascade`` one in another queue, waits for
+                one of them. Nothing was changed.
+            JobStateConflict: One of them, or one that waits for it, is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs. Nothing was changed.
+        """
+
+    async def depends_on(self, job_id: str, others: Iterable[str]) -> ChangedDependencies:
+        """Make a job that waits to be started wait for other jobs of this queue to complete. Repeatable.
+
+        A job that fails holds it back until it is retried and completes, is removed, or ``depends_off``.
+        Afterwards it returns to its place: with its priority, and delayed until the time when it was due.
+        Between nodes, use a flow, which has rules and policies for failures.
+
+        Args:
+            job_id: The job: waiting, delayed, prioritized, or waiting for other jobs.
+            others: At most 100 jobs.
+
+        Returns:
+            What became of each: jobs that have ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job has begun, has an ordering key, or is a node of a flow; or one of the
+                others waits for it. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
+        """
+
+    async def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> ChangedDependencies:
+        """Make a job no longer wait for these jobs, or for any. Repeatable until the job can start.
+
+        Args:
+            job_id: A job that waits for others.
+            others: At most 100 jobs of this queue; None: all that it waits for.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job does not wait for other jobs, or only for those that its handler has
+                added; or it is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
         """
 
     async def remove(self, job_id: str) -> None:

@@ -26,7 +26,9 @@ released: waiting-children > waiting delayed prioritized
     gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
     gmo_expire_due gmo_revoke_job gmo_change_nodes glidemq_complete glidemq_completeAndFetchNext
-    glidemq_completeChild glidemq_registerParent
+    glidemq_completeChild glidemq_registerParent gmo_change_dependencies
+gets dependencies: waiting delayed prioritized > waiting-children
+    gmo_change_dependencies
 postponed: waiting > delayed
     gmo_settle_foreign glidemq_changeDelay glidemq_retryJobs
 due: delayed prioritized > waiting
@@ -92,7 +94,7 @@ cancelled: waiting delayed prioritized group-waiting suspended waiting-children 
     gmo_cancel_flow gmo_advance_flow gmo_begin_generation gmo_end_node gmo_expire_due
     gmo_change_nodes
 revoked: waiting delayed prioritized group-waiting suspended waiting-children > failed
-    glidemq_revoke gmo_revoke_job gmo_finish_and_fetch
+    glidemq_revoke gmo_revoke_job gmo_cancel_jobs gmo_finish_and_fetch
 retried: failed > delayed
     glidemq_retryJobs
 retried: failed > waiting

@@ -46,7 +46,7 @@ def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
     if flow_id:
         yield from backend.advance(queue, flow_id, clock)
     if word == "left":
-        yield from _drop_entry(queue, job_id)
+        yield from drop_lost_entry(queue, job_id)
     if word in ("revoked", "left"):
         return "revoked"
     if word == "flagged":
@@ -75,7 +75,7 @@ def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, n
             yield from ask(complete_child(parent, parent_id, member))
     for (job_id, _), word in zip(jobs, words, strict=True):
         if word == "left":
-            yield from _drop_entry(queue, job_id)
+            yield from drop_lost_entry(queue, job_id)
     return words
 
 
@@ -89,7 +89,7 @@ def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: in
     return words
 
 
-def _drop_entry(queue: QueueKeys, job_id: str) -> Op[None]:
+def drop_lost_entry(queue: QueueKeys, job_id: str) -> Op[None]:
     """Find and delete the stream entry of a job that is not near its expected position, a page at a time."""
     start = "-"
     while True:

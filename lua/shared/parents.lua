@@ -5,10 +5,29 @@
 local M = {}
 L.parents = M
 
+-- Returns a job that waited in another place before it got dependencies (its field gmo:place) to this place.
+local function put_back(job_key, stream_key, place, parent_id, name)
+  local prefix, state, due = L.hashes.prefix(stream_key, 'stream'), place:match('^(%a+) (%d+)$')
+  local v = redis.call('HMGET', job_key, 'priority', 'lifo')
+  local priority = L.numbers.int(v[1], 0)
+  redis.call('HDEL', job_key, 'gmo:place')
+  redis.call('HSET', job_key, 'state', state or 'waiting')
+  if state == 'delayed' or state == 'prioritized' then
+    L.priorities.schedule(prefix .. 'scheduled', parent_id, priority, L.numbers.int(due, 0))
+  else
+    L.jobs.make_ready(prefix, parent_id, { name = name, lifo = v[2] }, priority)
+  end
+end
+
 -- Makes a parent that waits for its children ready.
 function M.wake(job_key, stream_key, events_key, parent_id, name)
-  redis.call('HSET', job_key, 'state', 'waiting')
-  L.stream.append(stream_key, parent_id, name)
+  local place = redis.call('HGET', job_key, 'gmo:place')
+  if place then
+    put_back(job_key, stream_key, place, parent_id, name)
+  else
+    redis.call('HSET', job_key, 'state', 'waiting')
+    L.stream.append(stream_key, parent_id, name)
+  end
   L.events.emit(events_key, 'active', parent_id)
 end
 

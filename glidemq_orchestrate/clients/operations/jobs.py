@@ -19,7 +19,8 @@ from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputChunk
 from glidemq_orchestrate.jobs.tags import change_tags
-from glidemq_orchestrate.queues import removal, tracking, waits
+from glidemq_orchestrate.queues import dependencies, removal, tracking, waits
+from glidemq_orchestrate.queues.dependencies import CancelledJobs, ChangedDependencies
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -49,6 +50,65 @@ class JobOperations(QueueOperationsBase):
             JobStateConflict: It has ended; nothing was changed.
         """
         return removal.revoke(self._keys, job_id, self._clock)
+
+    def cancel(self, job_ids: Iterable[str], *, cascade: bool = False) -> Op[CancelledJobs]:
+        """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
+
+        All or none; safe to repeat.
+
+        Args:
+            job_ids: At most 100 jobs of this queue.
+            cascade: Cancel the jobs that wait for them too, at most 1,000 in all.
+
+        Returns:
+            What became of each: the jobs that had ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            HasDependents: A job that is not in the list, or with ``cascade`` one in another queue, waits for
+                one of them. Nothing was changed.
+            JobStateConflict: One of them, or one that waits for it, is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs. Nothing was changed.
+        """
+        return self._now(
+            lambda now_ms: dependencies.cancel_jobs(self._keys, job_ids, now_ms, cascade=cascade)
+        )
+
+    def depends_on(self, job_id: str, others: Iterable[str]) -> Op[ChangedDependencies]:
+        """Make a job that waits to be started wait for other jobs of this queue to complete. Repeatable.
+
+        A job that fails holds it back until it is retried and completes, is removed, or ``depends_off``.
+        Afterwards it returns to its place: with its priority, and delayed until the time when it was due.
+        Between nodes, use a flow, which has rules and policies for failures.
+
+        Args:
+            job_id: The job: waiting, delayed, prioritized, or waiting for other jobs.
+            others: At most 100 jobs.
+
+        Returns:
+            What became of each: jobs that have ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job has begun, has an ordering key, or is a node of a flow; or one of the
+                others waits for it. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
+        """
+        return self._now(lambda now_ms: dependencies.add_dependencies(self._keys, job_id, others, now_ms))
+
+    def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> Op[ChangedDependencies]:
+        """Make a job no longer wait for these jobs, or for any. Repeatable until the job can start.
+
+        Args:
+            job_id: A job that waits for others.
+            others: At most 100 jobs of this queue; None: all that it waits for.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job does not wait for other jobs, or only for those that its handler has
+                added; or it is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
+        """
+        return self._now(lambda now_ms: dependencies.remove_dependencies(self._keys, job_id, others, now_ms))
 
     def remove(self, job_id: str) -> Op[None]:
         """Delete a job with its logs, its output and its place in the queue.

@@ -309,6 +309,21 @@ def test_changes_of_tracked_jobs_are_followed(
     ]
 
 
+def test_dependencies_are_changed_and_respected_by_a_cancel(shell: Shell, queue: Queue) -> None:
+    a, b, c = (queue.add("work") for _ in range(3))
+    assert shell("job", "depends", "etl", c, "--on", a, "--on", b, "--on", "99") == (
+        f"changed: {a}, {b}\nunknown: 99\n"
+    )
+    changed = {"changed": [a], "ended": [], "unknown": []}
+    assert shell.json("job", "depends", "etl", c, "--off", a) == changed
+    assert "HasDependents" in shell("job", "cancel", "etl", b, code=1)
+    cancelled = {"cancelled": [c, b], "stopping": [], "ended": [], "unknown": []}
+    assert shell.json("job", "cancel", "etl", b, "--cascade") == cancelled
+    assert shell("job", "cancel", "etl", a, b, "99") == f"cancelled: {a}\nended: {b}\nunknown: 99\n"
+    shell("job", "depends", "etl", a, code=2)
+    shell("job", "depends", "etl", a, "--on", b, "--off-all", code=2)
+
+
 def test_a_job_is_added_and_shown(shell: Shell, queue: Queue) -> None:
     words = ("job", "add", "etl", "clean", "--data", '{"month":1}', "--priority", "3", "--id", "own")
     assert shell(*words).strip() == "own"
