@@ -221,7 +221,7 @@ class Queue(SyncFacade):
 
         Args:
             job_ids: At most 100 jobs of this queue.
-            cascade: Cancel the jobs that wait for them too, at most 1,000 in all.
+            cascade: Cancel the jobs that wait for them too, at most 200 in all.
 
         Returns:
             What became of each: the jobs that had ended, and ids that do not exist, are listed separately.
@@ -957,7 +957,7 @@ class AsyncQueue(AsyncFacade):
 
         Args:
             job_ids: At most 100 jobs of this queue.
-            cascade: Cancel the jobs that wait for them too, at most 1,000 in all.
+            cascade: Cancel the jobs that wait for them too, at most 200 in all.
 
         Returns:
             What became of each: the jobs that had ended, and ids that do not exist, are listed separately.

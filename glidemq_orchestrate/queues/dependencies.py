@@ -22,7 +22,7 @@ _REFUSED: Final = {
     "flow": "is a node of a flow. Fix: change the flow, with extend, rerun or another specification",
     "ordered": "has an ordering key, which fixes its place",
     "its children": "waits for child jobs that its handler has added",
-    "cycle": "cannot wait for these jobs: one of them waits for it, or too many jobs wait for each other",
+    "cycle": "cannot wait for these jobs: one of them waits for it, or has more than 1,000 dependencies",
 }
 
 
@@ -87,6 +87,8 @@ def _change(
     queue: QueueKeys, job_id: str, what: Literal["on", "off"], others: Sequence[str], now_ms: int
 ) -> Op[list[str]]:
     word, words = yield from ask(change_dependencies(queue, job_id, what, others, now_ms))
+    while word == "more":
+        word, _ = yield from ask(change_dependencies(queue, job_id, what, others, now_ms))
     if word == "left":
         yield from removal.drop_lost_entry(queue, job_id)
     elif word != "ok":
@@ -145,7 +147,7 @@ def cancel_jobs(queue: QueueKeys, ids: Iterable[str], now_ms: int, *, cascade: b
     if word == "waits":
         raise _has_dependents(*rest)
     if word == "many":
-        raise InvalidJob("more than 1,000 jobs would be cancelled; nothing was changed")
+        raise InvalidJob("more than 200 jobs would be cancelled; nothing was changed")
     pairs = list(zip(rest[::2], rest[1::2], strict=True))
     for job_id, what in pairs:
         if what == "left":

@@ -58,7 +58,7 @@ class JobOperations(QueueOperationsBase):
 
         Args:
             job_ids: At most 100 jobs of this queue.
-            cascade: Cancel the jobs that wait for them too, at most 1,000 in all.
+            cascade: Cancel the jobs that wait for them too, at most 200 in all.
 
         Returns:
             What became of each: the jobs that had ended, and ids that do not exist, are listed separately.

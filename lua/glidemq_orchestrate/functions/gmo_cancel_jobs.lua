@@ -4,15 +4,18 @@
 -- REPLY {word, ...}; ok, then pairs of job id and word, those of dependents first: cancelled; left = cancelled, but its
 --       stream entry was not in its expected position; flagged = it runs, and its worker stops it; ended; unknown.
 --       Otherwise nothing was changed: flow and a job: it is a node; waits, a job and a job: the second, not in the list,
---       or in another queue, waits for the first; many: more than 1000 jobs would be cancelled
+--       or in another queue, waits for the first; many: more than 200 jobs would be cancelled
 -- ERROR GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS those of gmo_revoke_job for each job. Idempotent.
 -- EVENT revoked for each job
-local MAX_JOBS, FIRST, MAX_IN_ALL = 100, 3, 1000
+local MAX_JOBS, FIRST, MAX_IN_ALL, MAX_EDGES = 100, 3, 200, 1000
 local ENDED = { completed = true, failed = true }
 
 -- Adds the open dependents of a job to the list; without `cascade`, or elsewhere, they must be in it. Returns a refusal.
 local function spread(prefix, c, job_id)
+  if redis.call('SCARD', prefix .. 'parents:' .. job_id) > MAX_EDGES then
+    return { 'many' }
+  end
   for _, ref in ipairs(L.edges.dependents(prefix, job_id)) do
     local queue, parent_id = L.record.split(ref)
     if queue ~= prefix or not (c.known[parent_id] or c.cascade) then

@@ -47,13 +47,15 @@ function L.edges.refusal(prefix, job_id)
   return v[1], false
 end
 
--- Whether a job waits for another one, directly or through others; nil when too many jobs would have to be searched.
+-- Whether a job waits for another one, directly or through others; nil when too many edges would have to be searched.
 function L.edges.reaches(prefix, from, to)
-  local seen, todo, at = { [from] = true }, { from }, 1
+  local seen, todo, at, edges = { [from] = true }, { from }, 1, 0
   while todo[at] do
     if todo[at] == to then
       return true
-    elseif at > MAX_SEARCHED then
+    end
+    edges = edges + redis.call('SCARD', prefix .. 'deps:' .. todo[at])
+    if edges > MAX_SEARCHED then
       return nil
     end
     for _, member in ipairs(redis.call('SMEMBERS', prefix .. 'deps:' .. todo[at])) do

@@ -170,6 +170,15 @@ class TestDependsOff:
         assert state(queue, c) == JobState.WAITING
         assert sorted(node.run_all()) == [a, b, c]
 
+    def test_thousands_are_removed_in_slices(self, queue: Queue, redis_client: Any) -> None:
+        a, b = queue.add("work"), queue.add("work")
+        queue.depends_on(b, [a])
+        redis_client.sadd(f"{P}deps:{b}", *(f"{P}gone-{n}" for n in range(1_000)))
+        with pytest.raises(JobStateConflict, match="more than 1,000"):
+            queue.depends_on(queue.add("work"), [b])
+        queue.depends_off(b)
+        assert (state(queue, b), redis_client.scard(f"{P}deps:{b}")) == (JobState.WAITING, 0)
+
     def test_one_that_has_completed_does_not_count_twice(self, queue: Queue, node: PlainNode) -> None:
         a, b, c = queue.add("work"), queue.add("work", delay=3600), queue.add("work")
         queue.depends_on(c, [a, b])
@@ -246,5 +255,11 @@ class TestCancel:
             queue.cancel([child], cascade=True)
 
     def test_too_many_are_refused(self, queue: Queue) -> None:
+        a = queue.add("work")
+        for _ in range(200):
+            queue.depends_on(queue.add("work"), [a])
+        with pytest.raises(InvalidJob, match="more than 200"):
+            queue.cancel([a], cascade=True)
+        assert state(queue, a) == JobState.WAITING
         with pytest.raises(InvalidJob, match="at most 100"):
             queue.cancel(map(str, range(101)))
