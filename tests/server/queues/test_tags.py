@@ -197,6 +197,13 @@ def test_a_job_added_by_a_node_client_can_be_tagged(queue: Queue, node: PlainNod
     assert queue.tagged("x")[0].state is JobState.COMPLETED
 
 
+def test_a_node_client_can_name_tags_in_its_options(queue: Queue, node: PlainNode) -> None:
+    job_id = node.add(opts={"tags": ["x", "y", 7, "x"]})
+    node.add(opts={"tags": "x"})
+    assert counts(queue) == {"x": 1, "y": 1}
+    assert queue.get_job(job_id).tags == ("x", "y")
+
+
 def test_broken_tags_of_a_job_are_none(queue: Queue, redis_client: Any) -> None:
     job_id = queue.add("work", tags=["x"])
     redis_client.hset(f"{P}job:{job_id}", "gmo:tags", "{")
