@@ -53,7 +53,7 @@ def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A live worker and its registration; ``handlers`` is None for Node workers, which register none.
+    """A live worker and its registration; ``handlers`` is None if it may run jobs of any name, as in Node.
 
     ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
     ``silent``: the time since its last registration, which workers renew every 10 s; 0 for Node workers.
@@ -136,8 +136,11 @@ def _worker(name: str, text: str) -> WorkerInfo:
         return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
 
 
-def _handlers_of(text: str) -> list[str]:
-    handlers = parsed_object(text).get("handlers")
+def _handlers_of(text: str) -> list[str] | None:
+    """The handlers in a registration; None if the worker runs jobs of any name."""
+    handlers = parsed_object(text).get("handlers", [])
+    if handlers is None:
+        return None
     return [str(name) for name in handlers] if isinstance(handlers, list) else []
 
 
@@ -157,10 +160,16 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
 
 
 def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
-    """Job names that live workers can run ('' for a worker itself); None if a foreign worker is alive."""
+    """Job names that live workers can run ('' for a worker itself).
+
+    None if a worker is alive that is foreign, or runs jobs of any name.
+    """
     ours = [name for name in (yield from ask(registry.live_workers(queue, now_ms))) if name != without]
     described = (yield from ask(registry.worker_descriptions(queue, ours))) if ours else []
-    names = {name for text in described if text for name in ("", *_handlers_of(text))}
+    registered = [_handlers_of(text) for text in described if text]
+    if None in registered:
+        return None
+    names = {name for handlers in registered for name in ("", *(handlers or ()))}
     try:
         consumers = yield from ask(registry.consumers(queue))
     except ProtocolError:

@@ -9,6 +9,7 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.chasquimq.adding import ChasquiJob
+    from glidemq_orchestrate.chasquimq.bridge import ChasquiBridge
     from glidemq_orchestrate.chasquimq.dead_letters import ChasquiDeadLetter, DeadReason
     from glidemq_orchestrate.chasquimq.envelope import ChasquiBackoff
     from glidemq_orchestrate.chasquimq.events import ChasquiEvent, ChasquiEventKind
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _PUBLIC: Final = {
     "adding": ("ChasquiJob",),
+    "bridge": ("ChasquiBridge",),
     "dead_letters": ("ChasquiDeadLetter", "DeadReason"),
     "envelope": ("ChasquiBackoff",),
     "events": ("ChasquiEvent", "ChasquiEventKind"),
@@ -32,6 +34,7 @@ _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items
 __all__ = [
     "AsyncChasquiQueue",
     "ChasquiBackoff",
+    "ChasquiBridge",
     "ChasquiCounts",
     "ChasquiDeadLetter",
     "ChasquiEvent",

@@ -19,6 +19,7 @@ from glidemq_orchestrate.wire.call import Call, Op, Word, ask, command
 from glidemq_orchestrate.wire.codec import readable
 
 PAGE: Final = 20
+LATEST: Final = 500
 _ENTRY: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 
 
@@ -101,6 +102,15 @@ def page(keys: ChasquiKeys, after: str | None, count: int) -> Call[list[ChasquiD
 
     start = "-" if after is None else f"({after}"
     return command("XRANGE", keys.key("dlq"), start, "+", "COUNT", count, decode=decode)
+
+
+def latest(keys: ChasquiKeys) -> Call[list[ChasquiDeadLetter]]:
+    """The newest dead letters, without their payloads being decoded."""
+
+    def decode(reply: Any) -> list[ChasquiDeadLetter]:
+        return [_letter(entry_id, replies.pairs(fields or [])) for entry_id, fields in reply]
+
+    return command("XREVRANGE", keys.key("dlq"), "+", "-", "COUNT", LATEST, decode=decode)
 
 
 def dead_letters(keys: ChasquiKeys, limit: int) -> Op[list[ChasquiDeadLetter]]:

@@ -54,6 +54,10 @@ class ChasquiKeys:
         """Ours: set while a producer may not add the same id again, on servers without ``IDMP``."""
         return f"{{chasqui:{self.queue}}}:gmo:added:{producer_id}:{job_id}"
 
+    def handed_over(self, job_id: str) -> str:
+        """Ours: the entry that a bridge has added for an attempt of a job of ours."""
+        return f"{{chasqui:{self.queue}}}:gmo:handed-over:{job_id}"
+
 
 def check_queue(name: str) -> str:
     """Return the name of a queue if it is valid.

@@ -195,8 +195,23 @@ end
 return added
 """
 
+PRESENT: Final = """
+-- KEYS 1 stream; ARGV entries. Returns 1 for each entry that is there, else 0.
+local found = {}
+for at, id in ipairs(ARGV) do found[at] = #redis.call('XRANGE', KEYS[1], id, id) end
+return found
+"""
+
+WITHDRAW: Final = """
+-- KEYS 1 stream; ARGV 1 group 2 entry. Removes an entry that no worker has fetched; returns 1 if it did.
+local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1)
+if not held.err and held[1] then return 0 end
+return redis.call('XDEL', KEYS[1], ARGV[2])
+"""
+
 ALL: Final = (
-    ADD, ADD_DELAYED, CANCEL, REPLAY, UPSERT, REMOVE, OPEN, END, CLAIM, LEAVE, PROMOTE, HOLD, FIRE,
+    ADD, ADD_DELAYED, CANCEL, REPLAY, UPSERT, REMOVE, OPEN, END, CLAIM, LEAVE, PROMOTE, HOLD, FIRE, PRESENT,
+    WITHDRAW,
 )  # fmt: skip
 
 

@@ -276,6 +276,11 @@ class Handlers(RegistersHandlers):
         return max((registered.batch_size for registered in self._handlers.values()), default=0)
 
     @property
+    def takes_all(self) -> bool:
+        """Whether it has a handler for jobs of any name."""
+        return False
+
+    @property
     def names(self) -> list[str]:
         """The registered job names, sorted."""
         return sorted(self._handlers)

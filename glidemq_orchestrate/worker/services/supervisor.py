@@ -177,7 +177,7 @@ class QueueChores:
             "pid": os.getpid(),
             "startedAt": int(self.worker_id.removeprefix(OURS).split("-")[0]),
             "activeJobs": len(self.slots.held),
-            "handlers": self.handlers.names,
+            "handlers": None if self.handlers.takes_all else self.handlers.names,
             "code": self._code(),
         }
         now_ms = self.clock.now_ms()

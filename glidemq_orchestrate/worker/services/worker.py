@@ -181,7 +181,7 @@ class Worker(HandlerService, RegistersHandlers):
                 self._failures.report(f"queue {name}", exc)
         for hook in self.handlers.starting(Serving(tuple(self._queues), self._settings)):
             await self._run_hook(hook)
-        if not self.handlers.names:
+        if not (self.handlers.names or self.handlers.takes_all):
             logger.warning(
                 "worker %s has no handlers, so it runs no job. Fix: register functions with @worker.handler",
                 self.id,
