@@ -6,6 +6,7 @@ week, another one with the names of keys in ``lua/``.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -199,9 +200,15 @@ def _row(text: str) -> KeyLife:
 
 def life_of(key: str) -> KeyLife | None:
     """The row of a key; None if the table has none."""
+    return next((row for pattern, row in _patterns() if pattern.fullmatch(key)), None)
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[re.Pattern[str], KeyLife], ...]:
+    """The rows with their patterns, the most specific first."""
     rows = [row for _, part in lives() for row in part]
     rows.sort(key=lambda row: -len(re.sub(r"<\w+>", "", row.name)))
-    return next((row for row in rows if row.pattern.fullmatch(key)), None)
+    return tuple((row.pattern, row) for row in rows)
 
 
 _WORDS: Final = {

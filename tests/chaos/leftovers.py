@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-from glidemq_orchestrate.wire.keys import KeyName
+from glidemq_orchestrate.wire.lifetimes import life_of
 
 REST: Final = re.compile(r"gmo:(todo|staging|portable|letters)\Z")
 """Lists of work to do: empty when there is none."""
 
 GROWTH: Final = re.compile(r"gmo:grow:(.*?)(:held|:edges|:meta)?\Z")
-OF_MANY: Final = re.compile(
-    r"(group|groupq|budget|usage|tpm|job|log|jstream|deps|parents|signals|w|schedulers:lock|"
-    r"gmo:(flow|flows|owned|generations|grow|notified|messages|portable:(policies|waiting|notes))):.+\Z",
-    re.DOTALL,
-)
-ALONE: Final = {
-    *get_args(KeyName), "gmo:workers", "gmo:flows", "gmo:growing", "gmo:supervisor", "gmo:supervised",
-    "gmo:awaiting", "gmo:beside", "gmo:expiring", "gmo:portable:expiring",
-}  # fmt: skip
 HOME: Final = re.compile(r"glide:gmo:(homes|home:\{.+\})\Z", re.DOTALL)
 
 
@@ -62,7 +53,7 @@ def _problems(client: Any, key: str, name: str, due: set[str]) -> Iterator[str]:
         yield f"{key} does not expire"
     elif _is_left(name, due) and client.ttl(key) == -1:
         yield f"{key} is left"
-    elif name not in ALONE and not OF_MANY.match(name):
+    elif life_of(key) is None:
         yield f"{key} is not documented"
 
 
