@@ -169,6 +169,20 @@ def _print_outcome(found: CancelledJobs | ChangedDependencies, *, as_json: bool)
             print_text(f"{name}: {', '.join(jobs)}")
 
 
+@job_app.command("take-back")
+@reports_errors
+def job_take_back(
+    queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
+) -> None:
+    """Take a running job from its worker now; another one runs it, at no cost of an attempt.
+
+    What the old attempt still reports is refused.
+    """
+    with Queue(queue, url, prefix=prefix) as client:
+        worker = client.take_back(job_id)
+    print_text(f"{job_id} was taken from worker {worker} and is waiting")
+
+
 @job_app.command("promote")
 @reports_errors
 def job_promote(

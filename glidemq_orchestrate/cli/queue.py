@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +42,7 @@ from glidemq_orchestrate.clients.queue import (
 )
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.suggestions import did_you_mean, nearest
+from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -190,6 +191,9 @@ def queue_jobs(
             jobs = client.tagged(tag, limit=limit, exclude_data=True)
     if as_json:
         print_json([job_row(job) for job in jobs])
+        return
+    if state is JobState.ACTIVE:
+        print_rows(_held(jobs))
         return
     table = Table("id", "name", "state", "tries", "reason", box=None, padding=(0, 2, 0, 0))
     for job in jobs:
@@ -380,6 +384,24 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
             "workers": client.workers(),
             "lost_workers": client.lost_workers(),
         }
+
+
+def _held(jobs: Sequence[Job]) -> Table:
+    """Active jobs: who holds them, since when, and how long the lease lasts or has been over."""
+    table = Table("id", "name", "tries", "for", "lease", "worker", box=None, padding=(0, 2, 0, 0))
+    now = datetime.now(UTC)
+    for job in sorted(jobs, key=lambda one: one.started_at or now):
+        left = job.lease_until and job.lease_until - now
+        if left is None:
+            lease = ""
+        elif left >= timedelta(0):
+            lease = f"{_short_span(left)} left"
+        else:
+            lease = f"over since {_short_span(-left)}"
+        ran = _short_span(max(now - job.started_at, timedelta(0))) if job.started_at else ""
+        tries = f"{job.attempts}/{job.max_attempts}"
+        table.add_row(*map(Text, (job.id, job.name, tries, ran, lease, job.worker or "")))
+    return table
 
 
 def _statistics_row(one: HandlerStatistics | QueueStatistics) -> dict[str, Any]:

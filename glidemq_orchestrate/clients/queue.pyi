@@ -268,6 +268,23 @@ class Queue(SyncFacade):
             InvalidJob: There are too many jobs; nothing was sent.
         """
 
+    def take_back(self, job_id: str) -> str:
+        """Take a running job from its worker now, without waiting for the end of its lease.
+
+        The job waits again, at no cost of an attempt; its log names the worker. What the old attempt still
+        reports is refused. Its worker learns of it with its next heartbeat: it cancels an async handler and
+        sets ``ctx.cancelled`` for others, and until then both attempts may run side by side. A repeat may
+        take the job from its next worker.
+
+        Returns:
+            The id of the worker that held it.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: It is not running, or a Node worker runs it, which nothing could stop; nothing
+                was changed.
+        """
+
     def remove(self, job_id: str) -> None:
         """Delete a job with its logs, its output and its place in the queue.
 
@@ -1002,6 +1019,23 @@ class AsyncQueue(AsyncFacade):
             JobStateConflict: The job does not wait for other jobs, or only for those that its handler has
                 added; or it is a node of a flow. Nothing was changed.
             InvalidJob: There are too many jobs; nothing was sent.
+        """
+
+    async def take_back(self, job_id: str) -> str:
+        """Take a running job from its worker now, without waiting for the end of its lease.
+
+        The job waits again, at no cost of an attempt; its log names the worker. What the old attempt still
+        reports is refused. Its worker learns of it with its next heartbeat: it cancels an async handler and
+        sets ``ctx.cancelled`` for others, and until then both attempts may run side by side. A repeat may
+        take the job from its next worker.
+
+        Returns:
+            The id of the worker that held it.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: It is not running, or a Node worker runs it, which nothing could stop; nothing
+                was changed.
         """
 
     async def remove(self, job_id: str) -> None:

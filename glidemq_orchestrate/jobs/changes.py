@@ -99,6 +99,26 @@ def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, st
     return function("gmo_revoke_job", [queue.job(job_id)], (now_ms, job_id), decode)
 
 
+def take_from_worker(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, str]]:
+    """Take a running job from its worker; returns a word and the worker."""
+
+    def decode(reply: Any) -> tuple[str, str]:
+        word, worker = replies.texts(reply)
+        return word, worker
+
+    return function("gmo_take_back", [queue.job(job_id)], (now_ms, job_id, GROUP), decode)
+
+
+def take_back(queue: QueueKeys, job_id: str, now_ms: int) -> Op[str]:
+    """Take a running job from its worker; returns the worker."""
+    word, worker = yield from ask(take_from_worker(queue, job_id, now_ms))
+    if word == "foreign":
+        raise JobStateConflict(job_id, "active", "is not held by a worker of this package")
+    if word != "taken":
+        raise JobStateConflict(job_id, word, f"is {word}, not running")
+    return worker
+
+
 def update_job(queue: QueueKeys, job_id: str, field: str, value: str | int, now_ms: int) -> Call[int]:
     """Change data, progress or reported tokens of an existing job. Idempotent."""
     return function("gmo_update_job", [queue.job(job_id)], (now_ms, job_id, field, value), replies.integer)

@@ -78,7 +78,7 @@ signalled: suspended > waiting
 timed out: suspended > failed
     glidemq_sweepSuspended
 stalled: active > waiting
-    glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim gmo_put_back
+    glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim gmo_put_back gmo_take_back
 stalled: active > failed
     glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim
 expired: waiting delayed prioritized > failed

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from redis.crc import key_slot
 
+from glidemq_orchestrate import JobState, Queue
+from glidemq_orchestrate.errors import GlideMQError, StateError
 from glidemq_orchestrate.lifeline.guard import processes
 from tests.chaos.versions import newer_library, newer_worker, older_library, older_worker, other_glidemq
 
@@ -259,6 +261,14 @@ def replace_library(at: Round, chance: random.Random) -> None:
     at.ask(chance.choice(at.servers), "FUNCTION", "LOAD", "REPLACE", FOREIGN)
 
 
+def take_jobs_back(at: Round, chance: random.Random) -> None:
+    """Running jobs are taken from their workers, which learn of it later."""
+    with suppress(GlideMQError), Queue(chance.choice(at.world.plan.queues), at.ground.url) as queue:
+        for job in queue.get_jobs(JobState.ACTIVE, limit=3, exclude_data=True):
+            with suppress(StateError):
+                queue.take_back(job.id)
+
+
 PROCESSES: Final[Mapping[Fault, int]] = {
     kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_child: 12, kill_renewer: 12,
     kill_submitter: 12, kill_waiter: 6, kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
@@ -277,7 +287,7 @@ VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, ne
 AROUND: Final[Mapping[Fault, int]] = {
     step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
     drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1, empty_server: 2,
-    fail_over: 3, move_slot: 3, lose_power: 3, **dict.fromkeys(VERSIONS, 1),
+    fail_over: 3, move_slot: 3, lose_power: 3, take_jobs_back: 4, **dict.fromkeys(VERSIONS, 1),
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
 

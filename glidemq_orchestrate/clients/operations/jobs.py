@@ -110,6 +110,24 @@ class JobOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: dependencies.remove_dependencies(self._keys, job_id, others, now_ms))
 
+    def take_back(self, job_id: str) -> Op[str]:
+        """Take a running job from its worker now, without waiting for the end of its lease.
+
+        The job waits again, at no cost of an attempt; its log names the worker. What the old attempt still
+        reports is refused. Its worker learns of it with its next heartbeat: it cancels an async handler and
+        sets ``ctx.cancelled`` for others, and until then both attempts may run side by side. A repeat may
+        take the job from its next worker.
+
+        Returns:
+            The id of the worker that held it.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: It is not running, or a Node worker runs it, which nothing could stop; nothing
+                was changed.
+        """
+        return self._now(lambda now_ms: changes.take_back(self._keys, job_id, now_ms))
+
     def remove(self, job_id: str) -> Op[None]:
         """Delete a job with its logs, its output and its place in the queue.
 

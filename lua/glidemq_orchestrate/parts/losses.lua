@@ -63,8 +63,8 @@ local function note(r, worker, lost, key)
     .. ' of this job; that costs no attempt')
 end
 
--- Puts a job back where it came from.
-local function put_back(r, lost)
+-- Puts a job back where it came from. lost: id, entry, job.
+function L.losses.put_back(r, lost)
   local key = r.prefix .. 'job:' .. lost.id
   if lost.entry ~= '' then
     L.stream.ack(r.prefix .. 'stream', r.group, lost.entry, false)
@@ -86,7 +86,7 @@ local function take_back(r, worker, lost)
   if not lost.has_begun then
     redis.call('HSETNX', key, 'gmo:suspect', '0')
     L.events.emit(r.prefix .. 'events', 'stalled', lost.id)
-    return put_back(r, lost)
+    return L.losses.put_back(r, lost)
   end
   note(r, worker, lost, key)
   local charged = is_charged(worker, lost)
@@ -97,7 +97,7 @@ local function take_back(r, worker, lost)
     L.losses.forget(r, lost.id, lost.entry)
     return r.on_dead(lost.id)
   end
-  return put_back(r, lost)
+  return L.losses.put_back(r, lost)
 end
 
 -- A held job that no worker will end: it has ended or was removed.
