@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext
 from dagster._core.definitions.metadata.metadata_value import CodeLocationReconstructionMetadataValue
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.definitions.repository_definition import RepositoryLoadData
@@ -94,7 +95,9 @@ class Location:
 
 
 @pytest.fixture
-def location(steps: Steps, tmp_path: Path) -> Location:
+def location(steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
+    # Dagster keeps what a code server has found out for one run, also for all later ones of this process.
+    monkeypatch.setattr(DefinitionsLoadContext, "_instance", None)
     path = tmp_path / "location"
     path.mkdir()
     (path / "warm_location.py").write_text(CODE)
