@@ -62,6 +62,19 @@ def test_one_that_was_skipped_before_stays_skipped(done: Flow, work: Work) -> No
     assert ran(done, work) == []
 
 
+def test_one_that_was_skipped_and_follows_what_had_not_ended_stays_skipped(
+    flows: FlowProducer, path: str
+) -> None:
+    """It did not wait for what now ends, so it has no end to forget. A portable flow skips it again."""
+    eager = replace(node("b", "a", queue="unserved"), rule=Rule.ALWAYS)
+    flow = flows.submit(FlowSpec("n", [node("a", queue="unserved"), eager]))
+    flow.skip_node("b", reason="not needed")
+    assert flow.skip_node(nodes=["a", "b"], reason="no data") == ["a"]
+    flow.wait(timeout=LONG)
+    assert states(flow) == {"a": "skipped", "b": "skipped"}
+    assert flow.node("b").reason == ("not needed" if path == "staged" else "no data")
+
+
 def test_one_that_has_this_result_keeps_it(done: Flow, work: Work, redis_client: Any) -> None:
     done.complete_node("b", 7)
     ran(done, work)
