@@ -391,7 +391,7 @@ def _held(jobs: Sequence[Job]) -> Table:
     table = Table("id", "name", "tries", "for", "lease", "worker", box=None, padding=(0, 2, 0, 0))
     now = datetime.now(UTC)
     for job in sorted(jobs, key=lambda one: one.started_at or now):
-        left = job.lease_until and job.lease_until - now
+        left = None if job.lease_until is None else job.lease_until - now
         if left is None:
             lease = ""
         elif left >= timedelta(0):
