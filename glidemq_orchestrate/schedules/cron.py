@@ -24,6 +24,7 @@ HORIZON_YEARS: Final = 10
 MAX_CHARACTERS: Final = 1_000
 
 _PART: Final = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?\Z", re.ASCII)
+_RANGE: Final = re.compile(r"(\d+)-(\d+)(?:/\d+)?", re.ASCII)
 _RANGES: Final = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 _FIELDS: Final = ("second", "minute", "hour", "day of month", "month", "day of week")
 _MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -98,12 +99,17 @@ def _matches(pattern: str, start: datetime) -> croniter:
         from croniter import croniter  # noqa: PLC0415  only schedules need the import
 
     return croniter(
-        pattern,
+        _RANGE.sub(_first_of_one, pattern),
         start.replace(tzinfo=UTC),  # search without clock changes; the zone is applied to the match
         day_or=False,
         second_at_beginning=True,
         max_years_between_matches=HORIZON_YEARS,
     )
+
+
+def _first_of_one(found: re.Match[str]) -> str:
+    """A range of one value as that value: croniter would take ``5-5`` for all values."""
+    return found[1] if int(found[1]) == int(found[2]) else found[0]
 
 
 def _instant(local: datetime, zone: ZoneInfo) -> int | None:

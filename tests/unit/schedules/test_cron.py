@@ -64,6 +64,19 @@ class TestFacts:
     def test_names_become_digits(self) -> None:
         assert Cron.parse("0 9 * JAN-mar mon,fri").pattern == "0 9 * 1-3 1,5"
 
+    def test_a_range_of_one_value_is_that_value(self) -> None:
+        after = ms("2026-01-01T00:00Z")
+        for pattern, single in (
+            ("5-5 * * * *", "5 * * * *"),
+            ("1,05-5/2 3-3 * * *", "1,5 3 * * *"),
+            ("0 0 7-7 4-4 *", "0 0 7 4 *"),
+            ("0 0 * * 6-6", "0 0 * * 6"),
+            ("5-55 * * * *", "5-55 * * * *"),
+        ):
+            assert Cron.parse(pattern).after(after) == Cron.parse(single).after(after), pattern
+            assert Cron.parse(pattern).at_or_before(after) == Cron.parse(single).at_or_before(after), pattern
+        assert iso_utc(Cron.parse("5-5 * * * *").after(after)) == "2026-01-01T00:05:00"
+
     def test_what_never_comes_is_none(self) -> None:
         assert Cron.parse("0 0 30 2 *").after(0) is None
         assert Cron.parse("0 0 30 2 *").at_or_before(ms("2026-01-01T00:00Z")) is None
