@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from glidemq_orchestrate import Client, FlowNode, FlowSpec, JobState, Queue
-from glidemq_orchestrate.chasquimq import ChasquiBridge, ChasquiQueue
+from glidemq_orchestrate import Client, EmbeddedServer, FlowNode, FlowSpec, JobState, Queue
+from glidemq_orchestrate.chasquimq import ChasquiBridge, ChasquiQueue, ChasquiWorker
 from glidemq_orchestrate.errors import FlowFailed, HandlerNotFound
 from glidemq_orchestrate.jobs.attempt import Attempt
 from tests.conftest import Eventually
@@ -315,8 +317,6 @@ def test_ends_are_found_without_their_events(
 def test_an_outage_of_the_other_server_costs_no_attempt(
     sides: Sides, tmp_path: Path, url: str, eventually: Eventually
 ) -> None:
-    from glidemq_orchestrate import EmbeddedServer  # noqa: PLC0415  only here
-
     with EmbeddedServer(data_dir=tmp_path) as other:
         port = int(other.url.rpartition(":")[2])
         made = ChasquiBridge("images", url, chasquimq_url=other.url, lease=1)
@@ -334,6 +334,36 @@ def test_an_outage_of_the_other_server_costs_no_attempt(
                 eventually(lambda: there.counts().waiting == 1, timeout=30)
                 queue.revoke(job_id)
                 eventually(lambda: there.counts().waiting == 0)
+
+
+def test_a_flow_ends_though_the_server_is_killed(tmp_path: Path, eventually: Eventually) -> None:
+    def work(ctx: Any) -> Any:
+        time.sleep(0.02)
+        return ctx.data
+
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer(data_dir=tmp_path))
+        url = server.url
+        worker = ChasquiWorker("images", url, lease=1, concurrency=4)
+        worker.handler(work)
+        stack.enter_context(worker.running())
+        stack.enter_context(ChasquiBridge("images", url, lease=1).running())
+        client = stack.enter_context(Client(url))
+        nodes = [FlowNode(f"n{number}", job="work", data=number, attempts=1) for number in range(60)]
+        last = FlowNode("last", job="work", after=[node.name for node in nodes], attempts=1)
+        flow = client.flows.submit(FlowSpec("f", [*nodes, last], queue="images"), flow_id="f")
+        queue = client.queue("images")
+        eventually(lambda: queue.counts()[JobState.COMPLETED] >= 10)
+        assert server.pid
+        os.kill(server.pid, signal.SIGKILL)
+        server.stop()
+        stack.enter_context(EmbeddedServer(data_dir=tmp_path, port=int(url.rpartition(":")[2])))
+        results = flow.wait(timeout=60).results
+        assert {name: value for name, value in results.items() if name != "last"} == {
+            f"n{number}": number for number in range(60)
+        }
+        with redis.Redis(port=int(url.rpartition(":")[2])) as raw:
+            assert len(raw.keys("*handed-over*")) == 61
 
 
 def test_queues_of_other_names_and_large_data(sides: Sides, url: str, eventually: Eventually) -> None:
