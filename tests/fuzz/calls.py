@@ -29,10 +29,12 @@ NODE: Final = gmo.FlowNode("c", queue="idle", job="work", data=DATA)
 GOOD: Final[dict[str, Any]] = {
     "after": None,
     "before": None,
+    "cascade": False,
     "count": 1,
     "compression": "none",
     "cursor": "0",
     "data": DATA,
+    "day": None,
     "delay": MOMENT,
     "delayed": True,
     "duration": MOMENT,
@@ -45,6 +47,7 @@ GOOD: Final[dict[str, Any]] = {
     "flows": (),
     "force": True,
     "grace": MOMENT,
+    "group": "ValueError",
     "idle_timeout": MOMENT,
     "indexed_only": False,
     "job_id": "done",
@@ -85,6 +88,8 @@ GOOD: Final[dict[str, Any]] = {
     "state": "failed",
     "subject": "a.b",
     "subscription": "billing",
+    "tag": "monthly",
+    "tags": ["monthly"],
     "template": gmo.JobTemplate("work", DATA),
     "text": "note",
     "timeout": MOMENT,
@@ -94,6 +99,7 @@ GOOD: Final[dict[str, Any]] = {
     "extend": True,
     "dependents": True,
     "node": "a",
+    "others": ["later"],
     "pattern": "",
     "result": DATA,
 }
@@ -102,6 +108,7 @@ GOOD_OF: Final[dict[tuple[str, str, str], Any]] = {
     ("queue", "set_dead_letter_queue", "name"): "dead",
     ("queue", "change_priority", "job_id"): "later",
     ("queue", "change_delay", "job_id"): "later",
+    ("queue", "depends_on", "job_id"): "waiting",
     ("queue", "promote", "job_id"): "later",
     ("queue", "revoke", "job_id"): "waiting",
     ("queue", "retry", "job_id"): "failed",
@@ -122,7 +129,7 @@ GOOD_OF: Final[dict[tuple[str, str, str], Any]] = {
         for name, good in (("nodes", ()), ("state", ""))
     },
 }
-UNUSED: Final = {"close", "handler"}
+UNUSED: Final = {"close", "handler", "watch_tracked"}  # the last one takes no argument, and has no end
 
 
 class Clients:
