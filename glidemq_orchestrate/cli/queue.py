@@ -146,7 +146,7 @@ def queue_statistics(
         print_json(whole | {"handlers": [{"handler": one.handler, **_statistics_row(one)} for one in rows]})
         return
     if not rows:
-        console.print(f"No job has run in queue {queue} on {found.day} (UTC).", style="dim")
+        console.print(Text(f"No job has run in queue {queue} on {found.day} (UTC)."), style="dim")
         return
     table = Table(
         "handler",

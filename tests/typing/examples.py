@@ -26,12 +26,18 @@ _SERVED: Final = """from glidemq_orchestrate import EmbeddedServer, Worker
 server: EmbeddedServer
 worker: Worker
 """
+_QUEUE: Final = """from glidemq_orchestrate import Flow, Queue
+flow: Flow
+queue: Queue
+job_id = january_id = february_id = report_id = ""
+"""
 _SPARK: Final = """from typing import Any
 from glidemq_orchestrate import Context
 from pyspark.sql import SparkSession
 spark: SparkSession
 """
 GIVEN: Final = {
+    "docs/how-to/monitoring.md": _QUEUE,
     "providers/airflow/README.md": """from typing import Any
 from airflow.sdk import Asset, task
 from airflow_provider_glidemq.sensors.glidemq import GlideMQJobSensor
@@ -52,7 +58,7 @@ spec: FlowSpec
     "docs/how-to/handlers.md": _SERVED,
     "docs/how-to/owners-and-watching.md": _CLIENTS,
     "docs/how-to/published-data.md": _SPARK,
-    "docs/how-to/queues.md": _SERVED,
+    "docs/how-to/queues.md": _SERVED + _QUEUE,
     "docs/how-to/running-again.md": f"{_CLIENTS}fixed: FlowSpec\n",
     "docs/how-to/spark-data-source.md": _SPARK,
 }
