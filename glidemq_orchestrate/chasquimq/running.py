@@ -28,12 +28,12 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.wire.call import Call, Run, ask
-from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, is_utf8, readable
+from glidemq_orchestrate.wire.codec import decode, is_utf8, readable
 from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.executor import Unhandled, unknown_handler
 from glidemq_orchestrate.worker.handlers.context import Context, Reporter
 from glidemq_orchestrate.worker.handlers.log import about, job_name
-from glidemq_orchestrate.worker.messenger import Messenger
+from glidemq_orchestrate.worker.messenger import Messenger, MessengerReporter
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 _NO_ENVELOPE: Final = Envelope("", b"", 0)
@@ -114,9 +114,9 @@ class ChasquiMessenger(Messenger):
         super().__init__(run, {}, clock)
         self._consumer = consumer
 
-    def of(self, attempt: Attempt) -> ChasquiReporter:
-        """The reporter of a run's context."""
-        return ChasquiReporter(self, attempt)
+    def of(self, attempt: Attempt) -> Reporter:
+        """The reporter of a run's context: output, usage and messages have no place in ChasquiMQ."""
+        return MessengerReporter(self, attempt)
 
     def send(self, kind: str, attempt: Attempt, text: str) -> None:
         """Log a line of a handler; its progress only at DEBUG."""
@@ -135,28 +135,6 @@ class ChasquiMessenger(Messenger):
             lost = await self.run(ask(claim(self._consumer, lost)))
         if lost:
             raise LeaseLost(f"this attempt no longer holds job {attempt.job_id}")
-
-
-class ChasquiReporter(Reporter):
-    """The reporter of a run's context: output, usage and messages have no place in ChasquiMQ."""
-
-    __slots__ = ("_attempt", "_messenger")
-
-    def __init__(self, messenger: ChasquiMessenger, attempt: Attempt) -> None:
-        self._messenger, self._attempt = messenger, attempt
-
-    def progress(self, value: JsonLike) -> None:
-        text = encode(value, where=f"progress of job {self._attempt.name}")
-        self._messenger.send("progress", self._attempt, text)
-
-    def log(self, line: str) -> None:
-        self._messenger.send("log", self._attempt, line)
-
-    def check_owner(self) -> None:
-        self._messenger.wait_for(self.check_owner_async(), "await check_owner_async instead")
-
-    async def check_owner_async(self) -> None:
-        await self._messenger.check_owner(self._attempt)
 
 
 class ChasquiUnhandled(Unhandled):

@@ -198,8 +198,8 @@ class Messenger:
                 logger.exception("messages of a job not sent", extra={"action": "messages_refused"})
 
 
-class AttemptReporter(Reporter):
-    """The reporter of an attempt's context: sends through the messenger."""
+class MessengerReporter(Reporter):
+    """The reporter of an attempt's context: what every messenger sends."""
 
     __slots__ = ("_attempt", "_messenger")
 
@@ -213,6 +213,18 @@ class AttemptReporter(Reporter):
     def log(self, line: str) -> None:
         self._messenger.send("log", self._attempt, line)
 
+    def check_owner(self) -> None:
+        self._messenger.wait_for(self.check_owner_async(), "await check_owner_async instead")
+
+    async def check_owner_async(self) -> None:
+        await self._messenger.check_owner(self._attempt)
+
+
+class AttemptReporter(MessengerReporter):
+    """The reporter of an attempt of one of our jobs."""
+
+    __slots__ = ()
+
     def output(self, fields: Mapping[str, str]) -> None:
         check_output(fields)
         call = append_output(self._queue, attempt_calls.proof(self._attempt), fields)
@@ -225,12 +237,6 @@ class AttemptReporter(Reporter):
 
     def write_message(self, text: str) -> None:
         self._messenger.written.write(self._attempt, text)
-
-    def check_owner(self) -> None:
-        self._messenger.wait_for(self.check_owner_async(), "await check_owner_async instead")
-
-    async def check_owner_async(self) -> None:
-        await self._messenger.check_owner(self._attempt)
 
     def note_published(self, lines: Sequence[str]) -> None:
         now_ms = self._messenger.clock.now_ms()
