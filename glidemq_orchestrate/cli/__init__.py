@@ -12,10 +12,11 @@ from glidemq_orchestrate import __version__
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.bridge import bridge_app
 from glidemq_orchestrate.cli.chaos import chaos_app
+from glidemq_orchestrate.cli.events import events
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.init import init
 from glidemq_orchestrate.cli.job import job_app
-from glidemq_orchestrate.cli.queue import events, queue_app
+from glidemq_orchestrate.cli.queue import queue_app
 from glidemq_orchestrate.cli.scheduler import scheduler_app
 from glidemq_orchestrate.cli.server import doctor, library_app
 from glidemq_orchestrate.cli.shell import Commands

@@ -1,14 +1,14 @@
-"""``glidemq queue``: show and manage queues; ``glidemq events``: the events of a queue, live."""
+"""``glidemq queue``: show and manage queues."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.failures import GroupOption, Most, explain_unchanged, print_failures
@@ -17,10 +17,8 @@ from glidemq_orchestrate.cli.shell import (
     AsJson,
     Prefix,
     QueueName,
-    QueueOption,
     Url,
     console,
-    errors,
     print_json,
     print_rows,
     print_text,
@@ -29,19 +27,15 @@ from glidemq_orchestrate.cli.shell import (
     reports_errors,
     seconds,
 )
+from glidemq_orchestrate.cli.statistics import short_span, statistics, statistics_row, summary
 from glidemq_orchestrate.cli.tags import tags
 from glidemq_orchestrate.clients.client import Client
-from glidemq_orchestrate.clients.events import Event, EventFilter, EventKind, EventReader
 from glidemq_orchestrate.clients.queue import (
-    Durations,
     FoundJobs,
-    HandlerStatistics,
     Queue,
-    QueueStatistics,
     TaggedJobs,
 )
-from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
-from glidemq_orchestrate.foundation.suggestions import did_you_mean, nearest
+from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
@@ -53,11 +47,6 @@ Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 GROUP_LIMIT = 1000
 HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 WAITING = (JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING)
-STATISTICS_COLUMNS = (
-    "done", "failed", "retried", "wait p50", "wait p95", "run mean", "run p50", "run p95", "run p99"
-)  # fmt: skip
-PERCENTILES = (50, 95, 99)
-MAX_BARS, BAR_WIDTH = 20, 40
 SHOWN = [state for state in JobState if state not in HIDDEN]
 
 
@@ -99,7 +88,7 @@ def queue_show(
         },
         "global concurrency": str(found["global_concurrency"] or "no limit"),
         "dead letter queue": found["dead_letter_queue"] or "none",
-        **{f"{name} today": _summary(found["today"][name]) for name in ("waiting", "running")},
+        **{f"{name} today": summary(found["today"][name]) for name in ("waiting", "running")},
     }
     table = Table(title=Text(queue), show_header=False, box=None, padding=(0, 2, 0, 0), title_justify="left")
     for name, value in lines.items():
@@ -116,56 +105,6 @@ def queue_show(
         console.print(
             "No job and no worker: `glidemq queue list` shows the queues that have any.", style="dim"
         )
-
-
-@queue_app.command("statistics")
-@reports_errors
-def queue_statistics(
-    queue: QueueName,
-    day: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day in UTC, at most 30 days ago; today.")
-    ] = None,
-    handler: Annotated[str | None, typer.Option(help="Show only this handler.")] = None,
-    url: Url = None,
-    prefix: Prefix = DEFAULT_PREFIX,
-    as_json: AsJson = False,
-) -> None:
-    """Show how long the jobs of a day waited and ran, by handler, with a histogram.
-
-    Counts what workers of this package ran and reported: every five seconds, and when they stop.
-    """
-    with Queue(queue, url, prefix=prefix) as client:
-        found = client.statistics(day.date() if day else None)
-    rows = [one for one in found.handlers if handler in (None, one.handler)]
-    if handler is not None and not rows:
-        known = [one.handler for one in found.handlers]
-        hint = did_you_mean(handler, known)
-        raise ConfigurationError(f"queue {queue} has no statistics of handler {handler} on {found.day}{hint}")
-    if as_json:
-        whole = {"day": found.day.isoformat(), **_statistics_row(found)}
-        print_json(whole | {"handlers": [{"handler": one.handler, **_statistics_row(one)} for one in rows]})
-        return
-    if not rows:
-        console.print(Text(f"No job has run in queue {queue} on {found.day} (UTC)."), style="dim")
-        return
-    table = Table(
-        "handler",
-        *(Column(name, justify="right") for name in STATISTICS_COLUMNS),
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
-    for one in rows:
-        spans = [one.waiting.percentile(50), one.waiting.percentile(95)]
-        spans += [one.running.mean if one.running.count else None]
-        spans += [one.running.percentile(percent) for percent in PERCENTILES]
-        counts = f"{one.running.count:,}", f"{one.failures:,}", f"{one.retries:,}"
-        table.add_row(Text(one.handler or "(others)"), *counts, *map(_short_span, spans))
-    print_rows(table)
-    shown = found if handler is None else rows[0]
-    for title, durations in (("waiting", shown.waiting), ("running", shown.running)):
-        if durations.count:
-            console.print(Text(f"\n{title}"))
-            print_rows(_bars(durations))
 
 
 @queue_app.command("jobs")
@@ -226,6 +165,7 @@ def queue_failures(
         print_failures(client.failures(), most, as_json=as_json)
 
 
+queue_app.command("statistics")(statistics)
 queue_app.command("tags")(tags)
 
 
@@ -373,7 +313,7 @@ def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
 def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) -> dict[str, Any]:
     with Queue(queue, url, prefix=prefix) as client:
         counts = client.counts(indexed_only=indexed_only)
-        today = {} if indexed_only else {"today": _statistics_row(client.statistics())}
+        today = {} if indexed_only else {"today": statistics_row(client.statistics())}
         return today | {
             "queue": queue,
             "paused": client.is_paused(),
@@ -387,7 +327,7 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
 
 
 def _held(jobs: Sequence[Job]) -> Table:
-    """Active jobs: who holds them, since when, and how long the lease lasts or has been over."""
+    """Active jobs: who holds them, since when, and how long the lease still lasts."""
     table = Table("id", "name", "tries", "for", "lease", "worker", box=None, padding=(0, 2, 0, 0))
     now = datetime.now(UTC)
     for job in sorted(jobs, key=lambda one: one.started_at or now):
@@ -395,66 +335,13 @@ def _held(jobs: Sequence[Job]) -> Table:
         if left is None:
             lease = ""
         elif left >= timedelta(0):
-            lease = f"{_short_span(left)} left"
+            lease = f"{short_span(left)} left"
         else:
-            lease = f"over since {_short_span(-left)}"
-        ran = _short_span(max(now - job.started_at, timedelta(0))) if job.started_at else ""
+            lease = f"expired {short_span(-left)} ago"
+        ran = short_span(max(now - job.started_at, timedelta(0))) if job.started_at else ""
         tries = f"{job.attempts}/{job.max_attempts}"
         table.add_row(*map(Text, (job.id, job.name, tries, ran, lease, job.worker or "")))
     return table
-
-
-def _statistics_row(one: HandlerStatistics | QueueStatistics) -> dict[str, Any]:
-    return {
-        "failures": one.failures,
-        "retries": one.retries,
-        **{name: _durations(found) for name, found in (("waiting", one.waiting), ("running", one.running))},
-    }
-
-
-def _durations(durations: Durations) -> dict[str, Any]:
-    """Durations in seconds."""
-    percentiles = {f"p{percent}": durations.percentile(percent) for percent in PERCENTILES}
-    return {
-        "count": durations.count,
-        "mean": durations.mean.total_seconds(),
-        "deviation": durations.deviation.total_seconds(),
-        **{name: None if span is None else span.total_seconds() for name, span in percentiles.items()},
-        "buckets": [
-            {"from": one.start.total_seconds(), "to": one.end.total_seconds(), "count": one.count}
-            for one in durations.buckets
-        ],
-    }
-
-
-def _summary(durations: Mapping[str, Any]) -> str:
-    """The percentiles of ``_durations`` in one line."""
-    if not durations["count"]:
-        return "no job"
-    spans = (f"p{one} {_short_span(timedelta(seconds=durations[f'p{one}']))}" for one in PERCENTILES)
-    return f"{', '.join(spans)} ({durations['count']:,} jobs)"
-
-
-def _bars(durations: Durations) -> Table:
-    """The histogram; neighbouring buckets share a line so that it fits on a screen."""
-    size = -(-len(durations.buckets) // MAX_BARS)
-    groups = [durations.buckets[at : at + size] for at in range(0, len(durations.buckets), size)]
-    counts = [sum(one.count for one in group) for group in groups]
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for group, count in zip(groups, counts, strict=True):
-        bar = "█" * max(round(count / max(counts) * BAR_WIDTH), 1)
-        table.add_row(f"{_short_span(group[0].start)} to {_short_span(group[-1].end)}", bar, f"{count:,}")
-    return table
-
-
-def _short_span(span: timedelta | None) -> str:
-    if span is None:
-        return "-"
-    seconds = span.total_seconds()
-    for unit, least in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0)):
-        if seconds >= least:
-            return f"{seconds / least:.3g} {unit}"
-    return f"{seconds * 1_000:.3g} ms"
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -464,72 +351,3 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 def _print_count(word: str, count: int, *, as_json: bool) -> None:
     print_text(json.dumps({word: count}) if as_json else f"{count:,} jobs {word}")
-
-
-@reports_errors
-def events(
-    queue: QueueOption,
-    url: Url = None,
-    prefix: Prefix = DEFAULT_PREFIX,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="Start after this position; 0-0: with the oldest stored event; default: new events only.",
-        ),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events.")] = True,
-    kind: Annotated[
-        list[str] | None, typer.Option(help="Print only events of this kind. Repeatable.")
-    ] = None,
-    job: Annotated[list[str] | None, typer.Option(help="Print only events of this job. Repeatable.")] = None,
-    flow: Annotated[
-        list[str] | None, typer.Option(help="Print only events of this flow. Repeatable.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-) -> None:
-    """Follow the events of a queue until Ctrl-C, one line each. A line marks a gap of lost events.
-
-    The stored events, without waiting for new ones: --from 0-0 --no-follow.
-    """
-    where = EventFilter(kinds=kind or None, jobs=job or None, flows=flow or None)
-    _hint(queue, kind or (), start, follow=follow)
-    idle_timeout = None if follow else timedelta(milliseconds=100)
-    with EventReader(
-        queue, url, prefix=prefix, position=start, where=where, idle_timeout=idle_timeout
-    ) as reader:
-        for event in reader:
-            print_text(_json(event) if as_json else _line(event))
-
-
-def _hint(queue: str, kinds: Sequence[str], start: str | None, *, follow: bool) -> None:
-    """Print which kinds are unknown and, in a terminal, that the command waits."""
-    for kind in kinds:
-        if kind not in tuple(EventKind):
-            known = nearest(kind, EventKind)
-            hint = f"did you mean {known}?" if known else f"known: {', '.join(EventKind)}."
-            errors.print(f"Neither glide-mq nor this package writes {kind!r} events; {hint}", markup=False)
-    if follow and errors.is_terminal:
-        new = "new events" if start is None else f"events after {start}"
-        errors.print(f"Waiting for {new} of queue {queue}; Ctrl-C ends this.", markup=False, style="dim")
-
-
-def _json(event: Event) -> str:
-    about: dict[str, str | int] = {
-        "id": event.id,
-        "kind": event.kind,
-        "job": event.job_id,
-        "flow": event.flow_id,
-    }
-    about |= {"generation": event.generation} if event.flow_id else {}
-    return json.dumps(about | {"fields": dict(event.fields)})
-
-
-def _line(event: Event) -> str:
-    if event.is_gap:
-        return f"{event.id}  events after this position were lost"
-    # Payloads only with --json: the output of a terminal may be recorded.
-    about = event.flow_id or event.job_id
-    if event.generation:
-        about += f" generation {event.generation}"
-    return f"{event.id}  {event.kind}  {about}  {event.fields.get('name', '')}".rstrip()

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.cli import shell
+from glidemq_orchestrate.cli.events import _json
 from glidemq_orchestrate.cli.flow.view import flow_view
-from glidemq_orchestrate.cli.queue import _json
 from glidemq_orchestrate.cli.shell import (
     SafeConsole,
     SafeFormatter,
