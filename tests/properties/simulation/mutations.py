@@ -236,5 +236,5 @@ MUTATIONS: Final = (
         (("redis.call('ZREM', waiting, parent_id)\n    return", "return"),),
         seed=5_051,
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=594),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=835),
 )
