@@ -37,6 +37,7 @@ TICK_SECONDS: Final = 0.02
 FORGETS_EACH: Final = 10
 REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
+EXTRA_SECONDS: Final = 60.0
 SLACK_SECONDS: Final = 5.0
 WORKERS: Final = frozenset({"worker", "node_worker", "spark_worker"})
 """Roles that are never over."""
@@ -226,7 +227,7 @@ class Round:
             _Stream(self._chance, {fault: n for fault, n in group.items() if fault in self._faults}, pause)
             for group, pause in zip(groups, (size.pause, size.around, size.spark_pause), strict=True)
         ]
-        while time.monotonic() < end and self.kills.total() < self._size.kills:
+        while self._goes_on(end):
             self._tend()
             for stream in streams:
                 if (due := stream.due()) is not None:
@@ -237,6 +238,13 @@ class Round:
                     progress(f"{self.kills.total()} kills, {self.done.total()} faults")
             time.sleep(TICK_SECONDS)
         self._undo()
+
+    def _goes_on(self, end: float) -> bool:
+        """Whether faults are still wanted."""
+        killed, now = self.kills.total(), time.monotonic()
+        return killed < self._size.kills and (
+            now < end or (killed < self._size.least and now < end + EXTRA_SECONDS)
+        )
 
     def settle(self, is_settled: Callable[[], bool], seconds: float) -> bool:
         """Go on without faults until something holds, at most so long."""

@@ -13,6 +13,7 @@ class Size:
         flows: How many flows.
         kills: After so many kills the faults stop, if not before.
         seconds: After so long the faults stop.
+        least: But not before so many processes were killed, if that takes less than a minute more.
         pause: Mean seconds between two faults of processes.
         around: Mean seconds between two faults around them.
         workers: Processes that run jobs.
@@ -29,6 +30,7 @@ class Size:
     flows: int = 60
     kills: int = 100
     seconds: float = 30.0
+    least: int = 0
     pause: float = 0.15
     around: float = 3.0
     workers: int = 3

@@ -267,9 +267,9 @@ class TestTheCommand:
 def test_a_flow_that_does_not_end_by_itself_is_refused() -> None:
     nodes = [FlowNode(name, queue="etl", job=name[:-1]) for name in ("stuck1", "stuck2", "suspended1")]
     with pytest.raises(
-        ConfigurationError, match=r"did not end within 8 s without any strike.*; suspended: suspended1, and"
+        ConfigurationError, match=r"did not end within 30 s without any strike.*; suspended: suspended1, and"
     ):
-        run_chaos(FlowSpec("n", nodes), app=APP, runs=1, lease=LEASE, timeout=timedelta(seconds=8))
+        run_chaos(FlowSpec("n", nodes), app=APP, runs=1, lease=LEASE, timeout=timedelta(seconds=30))
 
 
 CAMPAIGN: Final = f"""
