@@ -32,6 +32,7 @@ from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.io.delivery import ESCAPES
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
+SHUTDOWN_SECONDS: Final = 0.1
 UNEXPECTED: Final = "the server sent something before any call, or closed the connection"
 
 
@@ -64,7 +65,10 @@ def abort(connection: aio.AbstractConnection) -> None:
 class _Tcp(_Abrupt, aio.Connection): ...
 
 
-class _Tls(_Abrupt, aio.SSLConnection): ...
+class _Tls(_Abrupt, aio.SSLConnection):
+    def _connection_arguments(self) -> dict[str, Any]:
+        """Also limit the shutdown of a connection made as its time limit ends: only asyncio has it."""
+        return {**super()._connection_arguments(), "ssl_shutdown_timeout": SHUTDOWN_SECONDS}
 
 
 class _Unix(_Abrupt, aio.UnixDomainSocketConnection): ...

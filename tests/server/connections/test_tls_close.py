@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import socket
 import ssl
 import threading
@@ -10,6 +10,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Queue
@@ -22,10 +23,10 @@ PATIENCE = 0.3
 class Listener:
     """Speaks TLS and reads what it is sent. Says no word, and goodbye only if it is polite."""
 
-    def __init__(self, files: Certificates, *, is_polite: bool) -> None:
+    def __init__(self, files: Certificates, *, is_polite: bool, waits: float = 0) -> None:
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.load_cert_chain(files.server)
-        self._is_polite, self._ended = is_polite, threading.Event()
+        self._is_polite, self._waits, self._ended = is_polite, waits, threading.Event()
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.socket.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -42,6 +43,7 @@ class Listener:
                 threading.Thread(target=self._listen, args=(plain,), daemon=True).start()
 
     def _listen(self, plain: socket.socket) -> None:
+        time.sleep(self._waits)
         with suppress(OSError), self._context.wrap_socket(plain, server_side=True) as connection:
             while connection.recv(4096):
                 pass
@@ -63,7 +65,17 @@ async def test_a_failed_connection_is_closed_when_its_client_is(
         async with AsyncQueue("etl", _settings(listener, files)) as queue:
             with pytest.raises(TransportError):
                 await queue.add("work")
-        assert _sockets_to(listener.port) == 0
+        await _closed(listener.port)
+
+
+async def test_a_connection_that_is_made_as_its_time_is_over_is_closed(files: Certificates) -> None:
+    """The handshake and the time limit end in one turn of the event loop, which somebody had blocked."""
+    with closing(Listener(files, is_polite=False, waits=0.15)) as listener:
+        async with AsyncQueue("etl", _settings(listener, files)) as queue:
+            asyncio.get_running_loop().call_later(0.1, time.sleep, 2 * PATIENCE)
+            with pytest.raises(TransportError):
+                await queue.add("work")
+        await _closed(listener.port)
 
 
 @pytest.mark.parametrize("speaks_tls", [True, False])
@@ -91,10 +103,16 @@ def _settings(listener: Listener, files: Certificates) -> ConnectionSettings:
     return ConnectionSettings(url, ca=files.ca, connect_timeout=PATIENCE, socket_timeout=PATIENCE)
 
 
+async def _closed(port: int) -> None:
+    """Soon this process has no connection to the port: an aborted one is closed by the event loop."""
+    for _ in range(100):
+        if not _sockets_to(port):
+            return
+        await asyncio.sleep(0.03)
+    assert not _sockets_to(port)
+
+
 def _sockets_to(port: int) -> int:
     """How many sockets of this process are connected to a port, by the clients' ends."""
-    count = 0
-    for path in Path("/proc/self/fd").iterdir():
-        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as found:
-            count += found.getpeername()[1:2] == (port,)
-    return count
+    connections = psutil.Process().net_connections("tcp")
+    return sum(bool(found.raddr) and found.raddr.port == port for found in connections)
