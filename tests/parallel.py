@@ -28,7 +28,10 @@ SYSTEMS: Final = (
     "tests/system/",
     "tests/providers/airflow/test_airflow_stack.py",
 )
-FIRST: Final = (*OWN_DRIVERS, "tests/spark/", *SYSTEMS, "tests/server/lua/", "tests/typing/")
+FIRST: Final = (
+    *OWN_DRIVERS, "tests/spark/", *SYSTEMS, "tests/properties/", "tests/server/testing/", "tests/chaos/",
+    "tests/server/lua/", "tests/typing/",
+)  # fmt: skip
 SERVER: Final = re.compile(r"[\[-](valkey|redis7|cluster)[\]-]")
 
 
