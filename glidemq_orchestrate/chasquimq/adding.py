@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.chasquimq.delayed import DelayedMember
 from glidemq_orchestrate.chasquimq.envelope import ChasquiBackoff, Envelope, Retry, new_job_id
@@ -23,8 +23,8 @@ MARKER_SECONDS: Final = 100
 """As long as Redis remembers the id of an added job."""
 GRACE_SECONDS: Final = 3_600
 MAX_ATTEMPTS: Final = 2**32 - 1
-TRIP_JOBS: Final = 200
-TRIP_CHARACTERS: Final = 8_000_000
+TRIP_JOBS: Final = 1000
+TRIP_BYTES: Final = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,14 @@ class ChasquiJob:
         check_fields(self, InvalidJob, without=("data",))
 
 
+class Adding(NamedTuple):
+    """The call that adds a job, with the id of the job and the size of its envelope."""
+
+    job_id: str
+    call: Call[Any]
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Producer:
     """How jobs are added to one queue.
@@ -77,8 +85,8 @@ class Producer:
     max_waiting: int | None
     max_delay_ms: int
 
-    def calls(self, jobs: Iterable[ChasquiJob], now_ms: int, profile: Profile) -> list[tuple[str, Call[Any]]]:
-        """The ids of the jobs, with the calls that add them.
+    def calls(self, jobs: Iterable[ChasquiJob], now_ms: int, profile: Profile) -> list[Adding]:
+        """The calls that add the jobs.
 
         Raises:
             InvalidJob: A delay is too long.
@@ -86,15 +94,15 @@ class Producer:
         """
         return [self._call(job, now_ms, profile) for job in jobs]
 
-    def _call(self, job: ChasquiJob, now_ms: int, profile: Profile) -> tuple[str, Call[Any]]:
+    def _call(self, job: ChasquiJob, now_ms: int, profile: Profile) -> Adding:
         job_id = new_job_id(now_ms) if job.job_id is None else job.job_id
         retry = None
         if job.attempts is not None or job.backoff is not None:
             retry = Retry(job.attempts, None if job.backoff is None else job.backoff.stored)
         envelope = Envelope.of(job_id, job.data, now_ms, retry).packed
         if delay_ms := milliseconds(job.delay):
-            return job_id, self._delayed(job, job_id, envelope, now_ms, delay_ms)
-        return job_id, self._now(job.name, job_id, envelope, profile)
+            return Adding(job_id, self._delayed(job, job_id, envelope, now_ms, delay_ms), len(envelope))
+        return Adding(job_id, self._now(job.name, job_id, envelope, profile), len(envelope))
 
     def _now(self, name: str, job_id: str, envelope: bytes, profile: Profile) -> Call[Any]:
         stream, entry = self.keys.key("stream"), entry_words(name, envelope, self.max_waiting)
@@ -133,16 +141,15 @@ def cancel(keys: ChasquiKeys, job_id: str) -> Call[bool]:
     return script(CANCEL, names, (), lambda reply: replies.integer(reply) == 1)
 
 
-def trips(calls: Iterable[Call[Any]]) -> Iterator[list[Call[Any]]]:
+def trips(made: Iterable[Adding]) -> Iterator[list[Call[Any]]]:
     """The calls in pipelines of a bounded size."""
     part: list[Call[Any]] = []
     size = 0
-    for call in calls:
-        length = sum(len(word) for word in call.words if isinstance(word, str))
-        if part and (len(part) == TRIP_JOBS or size + length > TRIP_CHARACTERS):
+    for one in made:
+        if part and (len(part) == TRIP_JOBS or size + one.size > TRIP_BYTES):
             yield part
             part, size = [], 0
-        part.append(call)
-        size += length
+        part.append(one.call)
+        size += one.size
     if part:
         yield part

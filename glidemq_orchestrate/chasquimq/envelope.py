@@ -12,13 +12,24 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from glidemq_orchestrate.chasquimq.msgpack import Packable, is_map, pack, raw_list, raw_map, unpack
+from glidemq_orchestrate.chasquimq.msgpack import (
+    Packable,
+    is_map,
+    pack,
+    pack_slots,
+    raw_list,
+    raw_map,
+    read_slots,
+    unpack,
+)
 from glidemq_orchestrate.errors import DecodeError, InvalidJob, PayloadTooLarge
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import lasting
 
 MAX_PAYLOAD_BYTES: Final = 1_048_576
+OTHER_BYTES: Final = 8_192
+"""More than the slots of an envelope beside its data can have."""
 DEFAULT_MAX_ATTEMPTS: Final = 25
 INITIAL_DELAY_MS: Final = 100
 MULTIPLIER: Final = 2.0
@@ -29,6 +40,7 @@ _WHERE: Final = "the envelope of a job"
 _FIELDS: Final = ("id", "payload", "created_at_ms", "attempt", "retry")
 _BACKOFF_FIELDS: Final = ("kind", "delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 _BINARIES: Final = (0xC4, 0xC5, 0xC6)
 _MAX_32: Final = 2**32
 _MAX_64: Final = 2**64
@@ -37,7 +49,11 @@ _MAX_64: Final = 2**64
 def new_job_id(now_ms: int) -> str:
     """A new ULID: 26 characters that sort by time."""
     number = (now_ms & (2**48 - 1)) << 80 | int.from_bytes(secrets.token_bytes(10))
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+    high, low = divmod(number, 2**60)  # most machines calculate with 64 bits
+    return "".join(
+        [_PAIRS[high >> shift & 1023] for shift in range(60, -1, -10)]
+        + [_PAIRS[low >> shift & 1023] for shift in range(50, -1, -10)]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +179,8 @@ class Envelope:
         """
         where = f"data of job {job_id}"
         made = cls(job_id, pack(pack(data, where=where), where=where), created_at_ms, 0, retry)
-        if (size := len(made.packed)) > MAX_PAYLOAD_BYTES:
+        may_be_long = len(made.payload) > MAX_PAYLOAD_BYTES - OTHER_BYTES
+        if may_be_long and (size := len(made.packed)) > MAX_PAYLOAD_BYTES:
             raise PayloadTooLarge(
                 f"{where} makes an envelope of {size:,} bytes; ChasquiMQ's workers accept "
                 f"{MAX_PAYLOAD_BYTES:,}. Fix: write the data to a file, table or object store and pass its "
@@ -179,6 +196,15 @@ class Envelope:
         Raises:
             DecodeError: It is not an envelope.
         """
+        if (usual := read_slots(data)) is not None:
+            job_id, payload, created, attempt, retry = usual
+            return cls(
+                job_id,
+                payload,
+                _whole(created, "created_at_ms", _MAX_64),
+                _whole(attempt, "attempt", _MAX_32),
+                _read_retry(retry),
+            )
         if is_map(data):
             named = raw_map(data, where=_WHERE)
             slots = [named.get(name, b"\xc0") for name in _FIELDS]
@@ -200,12 +226,11 @@ class Envelope:
     @property
     def packed(self) -> bytes:
         """Its bytes."""
-        head = b"\x94" if self.retry is None else b"\x95"
-        parts = [head, _pack(self.job_id), self.payload, _pack(self.created_at_ms), _pack(self.attempt)]
+        slots: list[Any] = [self.job_id, self.payload, self.created_at_ms, self.attempt]
         if self.retry is not None:
             own = self.retry.backoff
-            parts.append(_pack([self.retry.max_attempts, own.slots if own else None]))
-        return b"".join(parts)
+            slots.append([self.retry.max_attempts, own.slots if own else None])
+        return pack_slots(slots, 1, where=_WHERE)
 
     @property
     def data(self) -> Any:
@@ -235,10 +260,6 @@ class Envelope:
 def is_exhausted(attempt: int, max_attempts: int) -> bool:
     """Whether a job whose run with this ``attempt`` failed may not run again."""
     return attempt + 1 >= max_attempts
-
-
-def _pack(value: Packable) -> bytes:
-    return pack(value, where=_WHERE)
 
 
 def _value(data: bytes) -> Any:

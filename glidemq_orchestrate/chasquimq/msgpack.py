@@ -6,6 +6,7 @@ msgspec encodes and decodes. The connections carry texts: bytes that are not UTF
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, TypeAlias
@@ -17,9 +18,12 @@ Packable: TypeAlias = "None | bool | int | float | str | bytes | Sequence[Packab
 """A value that can be packed: JSON values and bytes; tuples become lists."""
 
 _SCALARS: Final = (type(None), bool, int, float, str, bytes)
+_PLAIN: Final = frozenset(_SCALARS)
+_TEXTS: Final = frozenset({str})
 _ESCAPES: Final = "surrogateescape"
 
 
+@functools.cache
 def _msgspec() -> ModuleType:
     with importing():
         import msgspec.msgpack  # noqa: PLC0415  0.05 s, and DAG files are parsed often
@@ -46,6 +50,21 @@ def pack(value: Packable, *, where: str) -> bytes:
     return data
 
 
+def pack_slots(slots: Sequence[Packable], packed: int, *, where: str) -> bytes:
+    """Encode a list of plain values; the one at ``packed`` is encoded already.
+
+    Raises:
+        EncodeError: It contains a text with a lone surrogate.
+    """
+    parts: list[Any] = list(slots)
+    parts[packed] = _msgspec().Raw(parts[packed])
+    try:
+        data: bytes = _msgspec().msgpack.encode(parts)
+    except UnicodeError as exc:
+        raise EncodeError(f"{where} is not msgpack: {_problem(exc)}", where=where) from None
+    return data
+
+
 def unpack(data: bytes, *, where: str) -> Any:
     """Decode one value.
 
@@ -62,6 +81,23 @@ def raw_list(data: bytes, *, where: str) -> list[bytes]:
         DecodeError: It is not a list.
     """
     return [bytes(item) for item in _decode(data, list[_msgspec().Raw], where)]  # type: ignore[misc]
+
+
+def read_slots(data: bytes) -> tuple[str, bytes, int, int, Any] | None:
+    """The slots of a job in its usual form, the second still encoded; None for any other form."""
+    try:
+        found = _usual(len(data) > 0 and data[0]).decode(data)
+    except (_msgspec().DecodeError, ValueError, OverflowError, RecursionError):
+        return None
+    return found[0], bytes(found[1]), found[2], found[3], found[4] if len(found) > 4 else None
+
+
+@functools.cache
+def _usual(first: int) -> Any:
+    """Decodes lists of four slots, or of five if they begin with this byte."""
+    raw = _msgspec().Raw
+    form = tuple[str, raw, int, int, Any] if first == 0x95 else tuple[str, raw, int, int]  # type: ignore[valid-type]
+    return _msgspec().msgpack.Decoder(form)
 
 
 def raw_map(data: bytes, *, where: str) -> dict[str, bytes]:
@@ -109,11 +145,14 @@ def _check(value: Any) -> None:
         if isinstance(part, _SCALARS):
             continue
         if isinstance(part, dict):
+            if _PLAIN.issuperset(map(type, part.values())) and _TEXTS.issuperset(map(type, part)):
+                continue
             if odd := next((key for key in part if not isinstance(key, str)), None):
                 raise TypeError(f"keys must be strings, not {type(odd).__name__}")
             seen.extend(part.values())
         elif isinstance(part, list | tuple):
-            seen.extend(part)
+            if not _PLAIN.issuperset(map(type, part)):
+                seen.extend(part)
         else:
             raise TypeError(f"values of type {type(part).__name__} cannot be packed")
 

@@ -122,7 +122,7 @@ class ChasquiOperations:
         return ids[0]
 
     def add_many(self, jobs: Iterable[ChasquiJob]) -> Op[list[str]]:
-        """Add many jobs, in their order, 200 per round trip; returns their ids. See ``add``.
+        """Add many jobs, in their order, up to 1,000 per round trip; returns their ids. See ``add``.
 
         Not all or nothing: if a call fails, some of the jobs may have been added. With ids, repeat it.
 
@@ -131,9 +131,9 @@ class ChasquiOperations:
             ServerBusy: The server's memory is full; some may have been added.
         """
         made = self._producer.calls(jobs, self._clock.now_ms(), self.profile)
-        for part in adding.trips(call for _, call in made):
+        for part in adding.trips(made):
             yield from ask_all(part)
-        return [job_id for job_id, _ in made]
+        return [one.job_id for one in made]
 
     def cancel(self, job_id: str) -> Op[bool]:
         """Cancel a delayed job that was added with an id; its id is free again.

@@ -96,7 +96,7 @@ class ChasquiQueue(SyncFacade):
         """
 
     def add_many(self, jobs: Iterable[ChasquiJob]) -> list[str]:
-        """Add many jobs, in their order, 200 per round trip; returns their ids. See ``add``.
+        """Add many jobs, in their order, up to 1,000 per round trip; returns their ids. See ``add``.
 
         Not all or nothing: if a call fails, some of the jobs may have been added. With ids, repeat it.
 
@@ -287,7 +287,7 @@ class AsyncChasquiQueue(AsyncFacade):
         """
 
     async def add_many(self, jobs: Iterable[ChasquiJob]) -> list[str]:
-        """Add many jobs, in their order, 200 per round trip; returns their ids. See ``add``.
+        """Add many jobs, in their order, up to 1,000 per round trip; returns their ids. See ``add``.
 
         Not all or nothing: if a call fails, some of the jobs may have been added. With ids, repeat it.
 

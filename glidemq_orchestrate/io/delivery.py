@@ -59,7 +59,8 @@ def pack(words: Sequence[Word]) -> bytes:
         try:
             command: bytes = _fast(tuple(words))
         except UnicodeEncodeError:
-            command = _fast(tuple(map(_encoded, words)))
+            texts = [w.encode(errors=ESCAPES) if w.__class__ is str else w for w in words]
+            command = _fast(tuple(texts))
         return command
     parts = [b"*%d\r\n" % len(words)]
     for word in words:

@@ -178,6 +178,11 @@ def test_data_that_cannot_be_packed_is_refused(data: Any) -> None:
         Envelope.of("a", data, NOW)
 
 
+def test_an_id_that_is_no_text_is_refused() -> None:
+    with pytest.raises(EncodeError, match="lone surrogate"):
+        _ = Envelope("\ud800", b"\xc0", NOW).packed
+
+
 def test_data_that_contains_itself_is_refused() -> None:
     data: list[Any] = []
     data.append(data)
