@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from glidemq_orchestrate.cli.history import history_lines
 from glidemq_orchestrate.cli.shell import (
     AsJson,
     Prefix,
@@ -53,6 +54,7 @@ def job_add(
     tags: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TEXT", help="Tag of the job. Repeatable.")
     ] = None,
+    history: Annotated[bool, typer.Option("--history", help="Record what happens to the job.")] = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
@@ -64,6 +66,7 @@ def job_add(
         delay=timedelta(seconds=delay),
         job_id=job_id,
         tags=tags or (),
+        history=history,
     )
     with Queue(queue, url, prefix=prefix) as client:
         print_text(client.add(name, value, options=options))
@@ -78,15 +81,16 @@ def job_show(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job with its data, result and last log lines."""
+    """Show a job with its data, result, history and last log lines."""
     with Queue(queue, url, prefix=prefix) as client:
         job, wait = client.get_job(job_id, lenient=True), client.wait_of(job_id)
         logs = client.logs(job_id, offset=-LOG_LINES, limit=LOG_LINES)
-    row = job_row(job) | {"logs": logs.lines}
+        history = client.history(job_id)
+    row = job_row(job) | {"history": history, "logs": logs.lines}
     if as_json:
         print_json(row | {"wait": wait})
         return
-    row |= {"logs": "\n".join(logs.lines), "waits": str(wait or "")}
+    row |= {"history": history_lines(history), "logs": "\n".join(logs.lines), "waits": str(wait or "")}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in row.items():
         if value not in (None, False, [], (), 0, "") or name in ("data", "result"):

@@ -15,6 +15,7 @@ from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus, OnExisting, Wait
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
+from glidemq_orchestrate.jobs.history import JobHistory
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.queues.failure_groups import FailureGroups
 from glidemq_orchestrate.settings import Address
@@ -127,6 +128,15 @@ class Flow:
         Raises:
             NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
+        """
+
+    def node_history(self, name: str) -> JobHistory:
+        """Read what happened to the job of a node, as ``Queue.history``.
+
+        Raises:
+            NodeNotFound: The flow has no node of this name.
+            FlowNotFound, FlowExpired: The flow no longer exists.
+            JobNotFound: The job was removed.
         """
 
     def outcome(self) -> FlowOutcome:
@@ -605,6 +615,15 @@ class AsyncFlow:
         Raises:
             NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
+        """
+
+    async def node_history(self, name: str) -> JobHistory:
+        """Read what happened to the job of a node, as ``Queue.history``.
+
+        Raises:
+            NodeNotFound: The flow has no node of this name.
+            FlowNotFound, FlowExpired: The flow no longer exists.
+            JobNotFound: The job was removed.
         """
 
     async def outcome(self) -> FlowOutcome:

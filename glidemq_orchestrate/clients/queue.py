@@ -17,6 +17,7 @@ from glidemq_orchestrate.clients.twins import (
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.jobs.changes import Signal, SuspendInfo
+from glidemq_orchestrate.jobs.history import HistoryEntry, JobHistory
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import OutputChunk
 from glidemq_orchestrate.jobs.tags import TagCount
@@ -51,7 +52,9 @@ __all__ = [
     "FoundJobs",
     "GroupInfo",
     "HandlerStatistics",
+    "HistoryEntry",
     "JobCounts",
+    "JobHistory",
     "JobLogs",
     "JobPage",
     "MetricPoint",
@@ -124,6 +127,7 @@ class Queue(SyncFacade):
     track = blocking(QueueOperations.track)
     untrack = blocking(QueueOperations.untrack)
     add_log = blocking(QueueOperations.add_log)
+    history = blocking(QueueOperations.history)
     logs = blocking(QueueOperations.logs)
     set_progress = blocking(QueueOperations.set_progress)
     update_data = blocking(QueueOperations.update_data)
@@ -230,6 +234,7 @@ class AsyncQueue(AsyncFacade):
     track = awaited(QueueOperations.track)
     untrack = awaited(QueueOperations.untrack)
     add_log = awaited(QueueOperations.add_log)
+    history = awaited(QueueOperations.history)
     logs = awaited(QueueOperations.logs)
     set_progress = awaited(QueueOperations.set_progress)
     update_data = awaited(QueueOperations.update_data)

@@ -12,6 +12,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.jobs.changes import Signal, SuspendInfo
+from glidemq_orchestrate.jobs.history import HistoryEntry, JobHistory
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.option_values import JobRef, RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
@@ -51,7 +52,9 @@ __all__ = [
     "FoundJobs",
     "GroupInfo",
     "HandlerStatistics",
+    "HistoryEntry",
     "JobCounts",
+    "JobHistory",
     "JobLogs",
     "JobPage",
     "MetricPoint",
@@ -340,7 +343,7 @@ class Queue(SyncFacade):
     def track(self, job_id: str) -> None:
         """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
 
-        Repeatable.
+        From now on the job also records its ``history``. Repeatable.
 
         Raises:
             JobNotFound: No job has this id.
@@ -356,6 +359,20 @@ class Queue(SyncFacade):
         Raises:
             JobNotFound: No job has this id.
             PayloadTooLarge: The line is longer; nothing was sent.
+        """
+
+    def history(self, job_id: str) -> JobHistory:
+        """Read what happened to a job, oldest first: that it was added, started, lost, failed and so on.
+
+        A job records its changes if it has the option ``history``, or since it is tracked: the last 99. For
+        any other job, also of Node workers, this returns what its fields and the events of the queue still
+        show: the last start and end, and what is among the last 1,000 events of the queue.
+
+        Returns:
+            The entries; ``is_partial`` is true if some may be missing.
+
+        Raises:
+            JobNotFound: No job has this id.
         """
 
     def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:
@@ -1093,7 +1110,7 @@ class AsyncQueue(AsyncFacade):
     async def track(self, job_id: str) -> None:
         """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
 
-        Repeatable.
+        From now on the job also records its ``history``. Repeatable.
 
         Raises:
             JobNotFound: No job has this id.
@@ -1109,6 +1126,20 @@ class AsyncQueue(AsyncFacade):
         Raises:
             JobNotFound: No job has this id.
             PayloadTooLarge: The line is longer; nothing was sent.
+        """
+
+    async def history(self, job_id: str) -> JobHistory:
+        """Read what happened to a job, oldest first: that it was added, started, lost, failed and so on.
+
+        A job records its changes if it has the option ``history``, or since it is tracked: the last 99. For
+        any other job, also of Node workers, this returns what its fields and the events of the queue still
+        show: the last start and end, and what is among the last 1,000 events of the queue.
+
+        Returns:
+            The entries; ``is_partial`` is true if some may be missing.
+
+        Raises:
+            JobNotFound: No job has this id.
         """
 
     async def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:

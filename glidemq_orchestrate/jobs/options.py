@@ -70,6 +70,7 @@ class JobOptions:
             this option.
         tags: Words by which the job is found (``Queue.tagged``): at most 32, of 1 to 256 characters each.
             ``Queue.tag`` and ``untag`` change them later.
+        history: Record what happens to the job, with its time, for ``Queue.history``: its last 99 changes.
         parent: An existing job that waits for this one; in a cluster its queue must be in the same slot. A
             flow sets it for its nodes.
         traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` sets it when
@@ -93,6 +94,7 @@ class JobOptions:
     fallbacks: Sequence[Fallback] = ()
     must_pass: bool = False
     tags: Sequence[str] = ()
+    history: bool = False
     parent: JobRef | None = None
     traceparent: str | None = None
 
@@ -152,13 +154,15 @@ class JobOptions:
                 wire[name] = milliseconds(value)
         if self.fallbacks:
             wire["fallbacks"] = [fallback.to_wire() for fallback in self.fallbacks]
-        if self.must_pass:
-            wire["mustPass"] = True
+        wire |= dict.fromkeys(self._flags(), True)
         if self.tags:
             wire["tags"] = list(self.tags)
         if self.traceparent is not None:
             wire["traceparent"] = self.traceparent
         return wire
+
+    def _flags(self) -> Iterable[str]:
+        return (name for name, flag in (("mustPass", self.must_pass), ("history", self.history)) if flag)
 
     def _place_wire(self) -> dict[str, Any]:
         wire: dict[str, Any] = {}
@@ -232,6 +236,7 @@ class AwaitedKeywords(TypedDict, total=False):
     fallbacks: Sequence[Fallback]
     must_pass: bool
     tags: Sequence[str]
+    history: bool
     parent: JobRef | None
     traceparent: str | None
 

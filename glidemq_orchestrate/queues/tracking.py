@@ -18,6 +18,7 @@ from glidemq_orchestrate.flows.generation import FlowRef, is_expired
 from glidemq_orchestrate.flows.index import find_ref, flow_statuses
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import history
 from glidemq_orchestrate.jobs.job import Job, job_exists
 from glidemq_orchestrate.jobs.job_hash import missing
 from glidemq_orchestrate.jobs.states import JobState
@@ -83,7 +84,8 @@ def track_job(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
     """Track a job."""
     if not (yield from ask(job_exists(queue, job_id))):
         raise missing(queue, job_id)
-    yield from _track(queue, job_id, now_ms)
+    if (yield from _track(queue, job_id, now_ms)):
+        yield from history.begin(queue, job_id, now_ms)
 
 
 def track_flow(ref: FlowRef, now_ms: int) -> Op[None]:
@@ -101,7 +103,8 @@ def untrack_flow(ref: FlowRef) -> Op[None]:
     yield from ask(_remove(ref.home, FLOW + ref.public_id))
 
 
-def _track(queue: QueueKeys, member: str, now_ms: int) -> Op[None]:
+def _track(queue: QueueKeys, member: str, now_ms: int) -> Op[bool]:
+    """Returns whether it was not tracked before."""
     known = yield from ask(_members(queue))
     if member not in known and len(known) >= MAX_TRACKED:
         raise InvalidJob(
@@ -110,6 +113,7 @@ def _track(queue: QueueKeys, member: str, now_ms: int) -> Op[None]:
         )
     words = ("ZADD", queue.key("qx:tracked"), "NX", now_ms, member)
     yield from ask(command(*words, decode=replies.anything, repeatable=True))
+    return member not in known
 
 
 def _remove(queue: QueueKeys, member: str) -> Call[None]:

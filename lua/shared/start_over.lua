@@ -30,6 +30,7 @@ end
 -- Restarts the time to live, and clears revocation and stalls. The caller puts the job in its place.
 function M.reset(prefix, job_id, job, now, state)
   local key, int = prefix .. 'job:' .. job_id, L.numbers.int
+  L.history.start_over(key, now)
   redis.call('HSET', key, 'state', state, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
   take_out_of_lists(prefix, job_id, job)
   redis.call('HDEL', key, 'revoked', 'stalledCount')

@@ -14,6 +14,7 @@ from glidemq_orchestrate.cli.completion import node_names
 from glidemq_orchestrate.cli.failures import Most, print_failures
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.flow.view import flow_view, short, status_json, wait_json
+from glidemq_orchestrate.cli.history import history_lines
 from glidemq_orchestrate.cli.shell import (
     AsJson,
     Prefix,
@@ -117,7 +118,7 @@ def node(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Show a node: its data, inputs, result, attempts, times, reason and last log lines.
+    """Show a node: its data, inputs, result, attempts, times, reason, history and last log lines.
 
     The output contains data and results, which may be confidential.
     """
@@ -129,13 +130,15 @@ def node(
     with Queue(node.queue, url, prefix=prefix) as queue:
         job = queue.get_job(node.job_id, lenient=True)
         logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
+        history = queue.history(node.job_id)
     row = asdict(node) | {
-        "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "logs": logs.lines
+        "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "history": history,
+        "logs": logs.lines,
     }  # fmt: skip
     if as_json:
         print_json(row | {"wait": wait_json(waits, node)})
         return
-    row |= {"waits": str(waits[name])} if name in waits else {}
+    row |= {"history": history_lines(history)} | ({"waits": str(waits[name])} if name in waits else {})
     console.print(details(row, full=full))
     if len(wanted) < len(node.after):
         console.print(f"{len(node.after) - len(wanted):,} more inputs; --full shows all", style="dim")
@@ -156,6 +159,9 @@ def details(row: Mapping[str, Any], *, full: bool) -> Table:
             continue
         if name == "seconds":  # from when a worker received the job; it may have held it back
             value = f"≤ {value}"  # noqa: PLW2901
-        text = "\n".join(value) if name == "logs" else short(value, None if full else SHOWN_CHARACTERS, _MORE)
+        if name in ("logs", "history"):
+            text = value if isinstance(value, str) else "\n".join(value)
+        else:
+            text = short(value, None if full else SHOWN_CHARACTERS, _MORE)
         table.add_row(name.replace("_", " "), Text(text))
     return table

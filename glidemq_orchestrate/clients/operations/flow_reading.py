@@ -21,11 +21,13 @@ from glidemq_orchestrate.flows.watch import REST_MS, Quiet, Watch, begin_watch
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
+from glidemq_orchestrate.jobs.history import JobHistory, history
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.queues import failure_groups
 from glidemq_orchestrate.queues import waits as waiting
 from glidemq_orchestrate.queues.failure_groups import FailureGroups
 from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import as_time
 
 Change: TypeAlias = "NodeChange | FlowChange"
@@ -161,6 +163,17 @@ class ReadingOperations:
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
         return node_logs(self.ref, after, limit)
+
+    def node_history(self, name: str) -> Op[JobHistory]:
+        """Read what happened to the job of a node, as ``Queue.history``.
+
+        Raises:
+            NodeNotFound: The flow has no node of this name.
+            FlowNotFound, FlowExpired: The flow no longer exists.
+            JobNotFound: The job was removed.
+        """
+        node = yield from self.node(name)
+        return (yield from history(QueueKeys(self.ref.home.prefix, node.queue), node.job_id))
 
     def outcome(self) -> Op[FlowOutcome]:
         """Read the current status, results and failures."""

@@ -10,10 +10,11 @@ from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.flows.status import Wait
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.values import lasting
-from glidemq_orchestrate.jobs import adding, changes, job, output
+from glidemq_orchestrate.jobs import adding, changes, history, job, output
 from glidemq_orchestrate.jobs.adding import NewJob, traced
 from glidemq_orchestrate.jobs.awaited import add_awaited, wait_for
 from glidemq_orchestrate.jobs.changes import SuspendInfo
+from glidemq_orchestrate.jobs.history import JobHistory
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
@@ -147,7 +148,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: No job has this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
-        return changes.change_priority(self._keys, job_id, priority)
+        return self._now(lambda now_ms: changes.change_priority(self._keys, job_id, priority, now_ms))
 
     def change_delay(self, job_id: str, delay: Duration) -> Op[None]:
         """Start a job that has not started ``delay`` from now; zero: as soon as a worker is free.
@@ -167,7 +168,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: No job has this id.
             JobStateConflict: It is not delayed.
         """
-        return changes.promote(self._keys, job_id)
+        return self._now(lambda now_ms: changes.promote(self._keys, job_id, now_ms))
 
     def tag(self, job_id: str, tags: Iterable[str]) -> Op[list[str]]:
         """Add tags to a job, by which ``tagged`` finds it; returns all its tags. Repeatable.
@@ -190,7 +191,7 @@ class JobOperations(QueueOperationsBase):
     def track(self, job_id: str) -> Op[None]:
         """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
 
-        Repeatable.
+        From now on the job also records its ``history``. Repeatable.
 
         Raises:
             JobNotFound: No job has this id.
@@ -201,6 +202,21 @@ class JobOperations(QueueOperationsBase):
     def untrack(self, job_id: str) -> Op[None]:
         """Stop tracking a job, also one that was removed. Repeatable."""
         return tracking.untrack_job(self._keys, job_id)
+
+    def history(self, job_id: str) -> Op[JobHistory]:
+        """Read what happened to a job, oldest first: that it was added, started, lost, failed and so on.
+
+        A job records its changes if it has the option ``history``, or since it is tracked: the last 99. For
+        any other job, also of Node workers, this returns what its fields and the events of the queue still
+        show: the last start and end, and what is among the last 1,000 events of the queue.
+
+        Returns:
+            The entries; ``is_partial`` is true if some may be missing.
+
+        Raises:
+            JobNotFound: No job has this id.
+        """
+        return history.history(self._keys, job_id)
 
     def add_log(self, job_id: str, line: str) -> Op[None]:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.

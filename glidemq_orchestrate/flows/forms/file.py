@@ -103,6 +103,8 @@ class OptionsFile(
     """The job is a check: it fails if its handler returns false or {"passed": false}."""
     tags: tuple[str, ...] = Field((), json_schema_extra={"maxItems": 32})
     """Words by which the job is found."""
+    history: bool = False
+    """Record what happens to the job, with its time."""
     traceparent: str | None = None
     """The W3C trace context to which the span of each run is linked."""
 

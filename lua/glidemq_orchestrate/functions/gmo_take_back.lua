@@ -30,6 +30,7 @@ local function take_back(keys, args)
     return { 'foreign', '' }
   end
   redis.call('RPUSH', prefix .. 'log:' .. job_id, 'was taken back from worker ' .. holder .. '; that costs no attempt')
+  L.history.note(keys[1], now, 'taken-back', holder)
   L.losses.put_back({ prefix = prefix, group = args[3], now = now }, { id = job_id, entry = entry_id, job = job })
   L.events.emit(prefix .. 'events', 'stalled', job_id)
   return { 'taken', holder }

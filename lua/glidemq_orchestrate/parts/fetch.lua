@@ -9,9 +9,9 @@ local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node'
   'budgetKey' }
 local SHOWN = #COLUMNS
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
-  'gmo:entry', 'processedOn', 'gmo:epoch', 'gmo:suspect' }
+  'gmo:entry', 'processedOn', 'gmo:epoch', 'gmo:suspect', 'gmo:history' }
 local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local EPOCH, SUSPECT = 11, 12
+local EPOCH, SUSPECT, HISTORY, OPTIONS = 11, 12, 13, 3
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
@@ -34,6 +34,10 @@ local function mark(x, key, job_id, entry_id, v, at, ahead)
     changes[#changes + 1], changes[#changes + 2] = 'activeSource', 'stream'
   elseif v[at + SOURCE] then
     redis.call('HDEL', key, 'activeSource')
+  end
+  if v[at + HISTORY] or L.history.is_wanted(v[OPTIONS]) then
+    changes[#changes + 1], changes[#changes + 2] = 'gmo:history',
+      L.history.with(v[at + HISTORY], x.now_text, 'active', x.consumer)
   end
   redis.call('HSET', key, unpack(changes))
   if entry_id == '' then

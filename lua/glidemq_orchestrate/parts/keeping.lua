@@ -72,3 +72,10 @@ function L.keeping.of_failed(prefix, job_id, now)
     L.keeping.apply(prefix, 'failed', job_id, 'age_count', tonumber(wanted.count) or 0, tonumber(wanted.age) or 0, now)
   end
 end
+
+-- Mode, count and age of the retention in an outcome (outcome.lua); nodes of flows are kept.
+function L.keeping.of_outcome(o, job)
+  local mode, count, age = o.retention:match('^(%S+) (%d+) (%d+)$')
+  if job.flow or not mode then return '0', 0, 0 end
+  return mode, tonumber(count), tonumber(age)
+end

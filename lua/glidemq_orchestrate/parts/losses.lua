@@ -83,6 +83,7 @@ end
 
 local function take_back(r, worker, lost)
   local key = r.prefix .. 'job:' .. lost.id
+  L.history.note(key, r.now, 'lost', worker.name)
   if not lost.has_begun then
     redis.call('HSETNX', key, 'gmo:suspect', '0')
     L.events.emit(r.prefix .. 'events', 'stalled', lost.id)

@@ -21,7 +21,7 @@ local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
     'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows',
-    'gmo:messages', 'gmo:published', 'gmo:repeats')
+    'gmo:messages', 'gmo:published', 'gmo:repeats', 'gmo:history')
   if not v[1] then
     return nil, 'stale job ' .. o.job_id .. ' was removed'
   end
@@ -33,14 +33,7 @@ local function read(x, o)
   return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
     orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
     parentQueue = v[10] or nil, name = v[14] or nil, messages = v[16] or nil, published = v[17] or nil,
-    flow = flow, repeats = v[18] }
-end
-
--- Mode, count and age of the retention; nodes of flows are kept.
-local function retention(o, job)
-  local mode, count, age = o.retention:match('^(%S+) (%d+) (%d+)$')
-  if job.flow or not mode then return '0', 0, 0 end
-  return mode, tonumber(count), tonumber(age)
+    flow = flow, repeats = v[18], history = v[19] }
 end
 
 -- Removes the entry, together with those of the other outcomes of the call, or frees the slot of a job from a list.
@@ -71,11 +64,12 @@ end
 
 -- Completes the job, also as skipped.
 local function done(x, o, job)
-  local mode, count, age = retention(o, job)
+  local mode, count, age = L.keeping.of_outcome(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
   release_entry(x, o)
   redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
   redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
+  L.history.ended(x, o, job, o.kind == 'skip' and 'skipped' or 'completed', o.kind == 'skip' and o.text)
   L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(x.prefix, job, x.now)
   if o.kind == 'skip' then
@@ -109,7 +103,7 @@ end
 
 -- Fails the job for good or for a retry.
 local function fail(x, o, job)
-  local mode, count, age = retention(o, job)
+  local mode, count, age = L.keeping.of_outcome(o, job)
   local key = x.prefix .. 'job:' .. o.job_id
   local dead = mode ~= '0' and L.dead_letters.copy(x.prefix, o.job_id, o.text) or nil
   if o.entry_id == '' then
@@ -118,6 +112,7 @@ local function fail(x, o, job)
   local verdict = L.finish.fail { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group,
     reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = '0', job = job,
     keeps_start = true }
+  L.history.ended(x, o, job, verdict, o.text)
   if verdict == 'retrying' then
     redis.call('HDEL', key, 'gmo:entry', 'gmo:waited', unpack(L.losses.MARKS))
     return verdict
@@ -156,6 +151,7 @@ local function park(x, o, job)
   end
   local key = x.prefix .. 'job:' .. o.job_id
   redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
+  L.history.parked(x, o, job)
   if o.kind ~= 'back' and o.second ~= 1 then -- its handler was called: no queue timeout
     redis.call('HSET', key, 'gmo:begun', '1')
     redis.call('HDEL', key, unpack(L.losses.MARKS))
