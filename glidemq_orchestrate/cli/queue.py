@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.failures import GroupOption, Most, explain_unchanged, print_failures
+from glidemq_orchestrate.cli.holders import Held, held_by_worker, holders
 from glidemq_orchestrate.cli.job import job_row
 from glidemq_orchestrate.cli.shell import (
     AsJson,
@@ -27,7 +27,7 @@ from glidemq_orchestrate.cli.shell import (
     reports_errors,
     seconds,
 )
-from glidemq_orchestrate.cli.statistics import short_span, statistics, statistics_row, summary
+from glidemq_orchestrate.cli.statistics import statistics, statistics_row, summary
 from glidemq_orchestrate.cli.tags import tags
 from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.queue import (
@@ -36,7 +36,7 @@ from glidemq_orchestrate.clients.queue import (
     TaggedJobs,
 )
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.foundation.texts import counted
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -93,13 +93,14 @@ def queue_show(
     table = Table(title=Text(queue), show_header=False, box=None, padding=(0, 2, 0, 0), title_justify="left")
     for name, value in lines.items():
         table.add_row(name, Text(value))
-    left = {lost.id: f"{lost.jobs} jobs until their leases end" for lost in found["lost_workers"]}
+    held: dict[str, Held] = found["held"]
+    lost = {one.id for one in found["lost_workers"]}
     for worker in found["workers"]:
-        jobs = left.pop(worker.id, f"{worker.active_jobs} jobs")
         silent = f", silent for {worker.silent.total_seconds():.0f} s" if worker.is_silent else ""
+        jobs = held.get(worker.id, Held()).text(found["now"])
         table.add_row("worker", Text(f"{worker.host} {worker.pid}{silent}: {jobs}"))
-    for lost, jobs in left.items():
-        table.add_row("lost worker", Text(f"{lost}: {jobs}"))
+    for gone in sorted(lost - {worker.id for worker in found["workers"]}):
+        table.add_row("lost worker", Text(f"{gone}: {held.get(gone, Held()).text(found['now'])}"))
     console.print(table)
     if not any(found["counts"].values()) and not found["workers"]:
         console.print(
@@ -128,11 +129,12 @@ def queue_jobs(
             jobs = client.search(state=state, name=name, limit=limit, exclude_data=True)
         else:
             jobs = client.tagged(tag, limit=limit, exclude_data=True)
+        now = client.now()
     if as_json:
         print_json([job_row(job) for job in jobs])
         return
     if state is JobState.ACTIVE:
-        print_rows(_held(jobs))
+        print_rows(holders(jobs, now))
         return
     table = Table("id", "name", "state", "tries", "reason", box=None, padding=(0, 2, 0, 0))
     for job in jobs:
@@ -313,8 +315,11 @@ def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
 def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) -> dict[str, Any]:
     with Queue(queue, url, prefix=prefix) as client:
         counts = client.counts(indexed_only=indexed_only)
-        today = {} if indexed_only else {"today": statistics_row(client.statistics())}
-        return today | {
+        more: dict[str, Any] = {}
+        if not indexed_only:
+            more = {"today": statistics_row(client.statistics()), "held": held_by_worker(client)}
+            more["now"] = client.now()
+        return more | {
             "queue": queue,
             "paused": client.is_paused(),
             "counts": counts,
@@ -326,28 +331,10 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
         }
 
 
-def _held(jobs: Sequence[Job]) -> Table:
-    """Active jobs: who holds them, since when, and how long the lease still lasts."""
-    table = Table("id", "name", "tries", "for", "lease", "worker", box=None, padding=(0, 2, 0, 0))
-    now = datetime.now(UTC)
-    for job in sorted(jobs, key=lambda one: one.started_at or now):
-        left = None if job.lease_until is None else job.lease_until - now
-        if left is None:
-            lease = ""
-        elif left >= timedelta(0):
-            lease = f"{short_span(left)} left"
-        else:
-            lease = f"expired {short_span(-left)} ago"
-        ran = short_span(max(now - job.started_at, timedelta(0))) if job.started_at else ""
-        tries = f"{job.attempts}/{job.max_attempts}"
-        table.add_row(*map(Text, (job.id, job.name, tries, ran, lease, job.worker or "")))
-    return table
-
-
 def _confirm(question: str, *, yes: bool) -> None:
     if not yes:
         typer.confirm(printable(question), abort=True)
 
 
 def _print_count(word: str, count: int, *, as_json: bool) -> None:
-    print_text(json.dumps({word: count}) if as_json else f"{count:,} jobs {word}")
+    print_text(json.dumps({word: count}) if as_json else f"{counted(count, 'job')} {word}")

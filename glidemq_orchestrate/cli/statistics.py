@@ -23,6 +23,7 @@ from glidemq_orchestrate.cli.shell import (
 from glidemq_orchestrate.clients.queue import Durations, HandlerStatistics, Queue, QueueStatistics
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
+from glidemq_orchestrate.foundation.texts import counted
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 COLUMNS: Final = (
@@ -111,7 +112,7 @@ def summary(durations: Mapping[str, Any]) -> str:
     if not durations["count"]:
         return "no job"
     spans = (f"p{one} {short_span(timedelta(seconds=durations[f'p{one}']))}" for one in PERCENTILES)
-    return f"{', '.join(spans)} ({durations['count']:,} jobs)"
+    return f"{', '.join(spans)} ({counted(durations['count'], 'job')})"
 
 
 def _bars(durations: Durations) -> Table:

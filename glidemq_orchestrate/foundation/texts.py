@@ -20,6 +20,11 @@ def shown(name: object) -> str:
     return f"{shown(name[:SHOWN])}... ({len(name):,} characters)"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: ``1 job``, ``2,000 jobs``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def described(value: object) -> str:
     """A value for an error message: cut if it is long; its type if it has no printable form."""
     if isinstance(value, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +155,7 @@ def test_nothing_is_deleted_without_a_yes(shell: Shell, queue: Queue) -> None:
     for words in (("drain",), ("clean",), ("obliterate",)):
         shell("queue", *words, "etl", code=1, typed="n\n")
     assert len(queue.search()) == 1
-    assert "1 jobs deleted" in shell("queue", "drain", "etl", typed="y\n")
+    assert "1 job deleted" in shell("queue", "drain", "etl", typed="y\n")
 
 
 def test_a_queue_is_drained_cleaned_retried_and_obliterated(shell: Shell, queue: Queue, url: str) -> None:
@@ -376,3 +377,17 @@ def test_a_job_is_promoted_revoked_retried_and_removed(shell: Shell, queue: Queu
 )
 def test_invalid_values_are_refused_with_code_2(shell: Shell, words: tuple[str, ...], expected: str) -> None:
     assert expected in shell("job", *words, code=2)
+
+
+def test_a_worker_is_shown_with_the_jobs_that_it_holds(
+    shell: Shell, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    release = threading.Event()
+    run_worker(["etl"], {"work": lambda ctx: release.wait(30)}, url=shell.url, concurrency=4)
+    assert shell("queue", "show", "etl").rstrip().endswith(": no job")
+    for _ in range(3):
+        queue.add("work")
+    eventually(lambda: shell("queue", "show", "etl").rstrip().endswith(": 3 jobs"), timeout=10)
+    (held,) = shell.json("queue", "show", "etl")["held"].values()
+    assert held == {"jobs": 3, "stalled": 0, "stalled_since": None}
+    release.set()

@@ -111,7 +111,8 @@ def lost_worker(glidemq: Incident) -> None:
         glidemq.eventually((glidemq.folder / "began").exists, timeout=60)
     glidemq.eventually(lambda: "silent for" in glidemq("queue show etl"), timeout=20)
     (line,) = (line for line in glidemq("queue show etl").splitlines() if "worker" in line)
-    assert line.rstrip().endswith("s: 1 jobs until their leases end")
+    assert line.rstrip().endswith("s: 1 job")
+    glidemq.eventually(lambda: "s: 1 job stalled for" in glidemq("queue show etl"), timeout=20)
     glidemq.patch.undo()
     glidemq.work(lease=3)
     assert flow.wait(timeout=30).state == "completed"
