@@ -56,6 +56,7 @@ handlers = Handlers()
 
 @handlers.handler
 def load(ctx):
+    ctx.progress(1)
     time.sleep(0.5)
     return 7
 """
@@ -103,7 +104,9 @@ def stops_cleanly(words: list[str], url: str, folder: Path, eventually: Eventual
         try:
             eventually(queue.workers)
             job_id = queue.add("load")
-            eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE)
+            eventually(
+                lambda: queue.get_job(job_id).progress == 1
+            )  # it runs: what is only fetched is handed back
         finally:
             process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
