@@ -220,7 +220,7 @@ class Queue(SyncFacade):
     def cancel(self, job_ids: Iterable[str], *, cascade: bool = False) -> CancelledJobs:
         """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
 
-        All or none; safe to repeat.
+        All or none, unless another client lets a job wait for one of them at the same time; safe to repeat.
 
         Args:
             job_ids: At most 100 jobs of this queue.
@@ -987,7 +987,7 @@ class AsyncQueue(AsyncFacade):
     async def cancel(self, job_ids: Iterable[str], *, cascade: bool = False) -> CancelledJobs:
         """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
 
-        All or none; safe to repeat.
+        All or none, unless another client lets a job wait for one of them at the same time; safe to repeat.
 
         Args:
             job_ids: At most 100 jobs of this queue.

@@ -22,8 +22,8 @@ from glidemq_orchestrate.wire.codec import JsonLike, encode, readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
 
-MAX_JOBS: Final = 100
-"""How many jobs one call removes or retries at most."""
+MAX_JOBS: Final = 25
+"""How many jobs one call removes or retries at most: none may keep the server busy for more than 5 ms."""
 
 
 def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:

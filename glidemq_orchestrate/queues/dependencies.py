@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from glidemq_orchestrate.errors import HasDependents, InvalidJob, JobStateConflict
+from glidemq_orchestrate.errors import GlideMQError, HasDependents, InvalidJob, JobStateConflict
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.queues import removal
@@ -141,16 +141,27 @@ def cancel_jobs(queue: QueueKeys, ids: Iterable[str], now_ms: int, *, cascade: b
     if not every:
         return CancelledJobs((), (), (), ())
     args: tuple[Word, ...] = (now_ms, int(cascade), *every)
-    word, *rest = yield from ask(function("gmo_cancel_jobs", [queue.key("id")], args, replies.texts))
-    if word == "flow":
-        raise JobStateConflict(rest[0], word, "is a node of a flow. Fix: cancel the flow, or use cancel_node")
-    if word == "waits":
-        raise _has_dependents(*rest)
-    if word == "many":
-        raise InvalidJob("more than 200 jobs would be cancelled; nothing was changed")
-    pairs = list(zip(rest[::2], rest[1::2], strict=True))
-    for job_id, what in pairs:
+    words: dict[str, str] = {}
+    while True:
+        word, *rest = yield from ask(function("gmo_cancel_jobs", [queue.key("id")], args, replies.texts))
+        if word not in ("ok", "more"):
+            raise _not_cancelled(word, rest)
+        for job_id, what in zip(rest[::2], rest[1::2], strict=True):
+            words.setdefault(job_id, what)
+        if word == "ok":
+            break
+    for job_id, what in words.items():
         if what == "left":
             yield from removal.drop_lost_entry(queue, job_id)
-    by = _by_word(pairs)
+    by = _by_word(words.items())
     return CancelledJobs(by("cancelled", "left"), by("flagged"), by("ended"), by("unknown"))
+
+
+def _not_cancelled(word: str, rest: Sequence[str]) -> GlideMQError:
+    if word == "flow":
+        return JobStateConflict(
+            rest[0], word, "is a node of a flow. Fix: cancel the flow, or use cancel_node"
+        )
+    if word == "waits":
+        return _has_dependents(*rest)
+    return InvalidJob("more than 200 jobs would be cancelled; nothing was changed")

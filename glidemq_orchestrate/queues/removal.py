@@ -64,7 +64,7 @@ def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 
 
 def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
-    """Delete up to 100 jobs by pairs of job id and stream entry; returns a word for each."""
+    """Delete up to ``SLICE`` jobs by pairs of job id and stream entry; returns a word for each."""
     words, elsewhere = yield from ask(remove_jobs(queue, jobs, event, now_ms))
     if nodes := [job_id for (job_id, _), word in zip(jobs, words, strict=True) if word == NODE]:
         removed = yield from _remove_nodes(queue, nodes, event, now_ms)

@@ -4,8 +4,9 @@ local M = {}
 L.stream = M
 
 local FIRST_PAGE, PAGE = 16, 1000
--- How many ms the clock of a client may be ahead, and how many entries to search near the expected time.
-local SKEW, NEAR_ENTRIES = 10, 1000
+-- How many ms the clock of a client may be ahead, and how many entries to search near the expected time of one job, and
+-- of several.
+local SKEW, NEAR_ENTRIES, MANY_ENTRIES = 10, 1000, 2000
 
 -- `name` may be nil or false when the job has none.
 function M.append(stream_key, job_id, name, retry_group)
@@ -56,6 +57,32 @@ function M.each(stream_key, visit, limit, from)
     size = math.min(size * 4, PAGE)
   end
   return false
+end
+
+-- The stream entries of several waiting jobs, as a table by job id, without those that are not near their expected
+-- positions. `jobs`: pairs of a job id and when the job was created. One search finds jobs that were added together.
+function M.locate(stream_key, jobs)
+  local found, wanted, left, last = {}, {}, MANY_ENTRIES, nil
+  for _, job in ipairs(jobs) do
+    wanted[job[1]] = true
+  end
+  table.sort(jobs, function(a, b)
+    return a[2] < b[2]
+  end)
+  for _, job in ipairs(jobs) do
+    local near = math.max(job[2] - SKEW, 0)
+    if not found[job[1]] and left > 0 and near < L.numbers.EXACT then
+      local is_past = last and tonumber(string.match(last, '^%d+')) >= near
+      M.each(stream_key, function(entry_id, job_id)
+        last, left = entry_id, left - 1
+        if wanted[job_id] and not found[job_id] then
+          found[job_id] = entry_id
+        end
+        return left <= 0 or job_id == job[1]
+      end, left, is_past and '(' .. last or L.numbers.text(near))
+    end
+  end
+  return found
 end
 
 -- Acknowledges and deletes the first entry of the job; false when there is none. Entry ids are times, so the

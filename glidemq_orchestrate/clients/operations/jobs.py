@@ -55,7 +55,7 @@ class JobOperations(QueueOperationsBase):
     def cancel(self, job_ids: Iterable[str], *, cascade: bool = False) -> Op[CancelledJobs]:
         """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
 
-        All or none; safe to repeat.
+        All or none, unless another client lets a job wait for one of them at the same time; safe to repeat.
 
         Args:
             job_ids: At most 100 jobs of this queue.

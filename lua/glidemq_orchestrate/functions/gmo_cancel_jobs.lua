@@ -1,14 +1,15 @@
 -- gmo_cancel_jobs: end jobs that belong to no flow, unless others that wait for them would wait for ever.
 -- KEYS  1 id counter
 -- ARGS  1 now_ms  2 1 = the jobs that wait for them, too   then at most 100 ids of jobs
--- REPLY {word, ...}; ok, then pairs of job id and word, those of dependents first: cancelled; left = cancelled, but its
---       stream entry was not in its expected position; flagged = it runs, and its worker stops it; ended; unknown.
---       Otherwise nothing was changed: flow and a job: it is a node; waits, a job and a job: the second, not in the list,
---       or in another queue, waits for the first; many: more than 200 jobs would be cancelled
+-- REPLY {word, ...}; ok, or more = repeat the call, as none cancels more than 25 jobs; then pairs of job id and word,
+--       those of dependents first: cancelled; left = cancelled, but its stream entry was not in its expected position;
+--       flagged = it runs, and its worker stops it; ended; unknown. Otherwise nothing was
+--       changed: flow and a job: it is a node; waits, a job and a job: the second, not in the list, or in another queue,
+--       waits for the first; many: more than 200 jobs would be cancelled
 -- ERROR GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS those of gmo_revoke_job for each job. Idempotent.
 -- EVENT revoked for each job
-local MAX_JOBS, FIRST, MAX_IN_ALL, MAX_EDGES = 100, 3, 200, 1000
+local MAX_JOBS, FIRST, MAX_IN_ALL, MAX_EDGES, SLICE = 100, 3, 200, 1000, 25
 local ENDED = { completed = true, failed = true }
 
 -- Adds the open dependents of a job to the list; without `cascade`, or elsewhere, they must be in it. Returns a refusal.
@@ -51,6 +52,45 @@ local function check(prefix, c)
   return nil, words
 end
 
+-- The jobs of this slice, and the stream entries of those that wait there.
+local function slice(prefix, c, words)
+  local jobs, waiting = {}, {}
+  for i = #c.ids, 1, -1 do
+    local job_id = c.ids[i]
+    local job = not words[job_id] and L.jobs.read(prefix, job_id)
+    if job and job.state == 'active' and job.revoked == '1' then
+      words[job_id] = 'flagged'
+    elseif job then
+      jobs[#jobs + 1] = job
+      job.id = job_id
+      if job.state == 'waiting' and job.lifo ~= '1' and L.numbers.int(job.priority, 0) == 0 then
+        waiting[#waiting + 1] = { job_id, L.numbers.int(job.timestamp, 0) }
+      end
+    end
+    if #jobs == SLICE then
+      return jobs, L.stream.locate(prefix .. 'stream', waiting), i > 1
+    end
+  end
+  return jobs, L.stream.locate(prefix .. 'stream', waiting), false
+end
+
+local function cancel(prefix, c, words, now)
+  local jobs, entries, is_more = slice(prefix, c, words)
+  local reply = { is_more and 'more' or 'ok' }
+  for _, job in ipairs(jobs) do
+    local word = L.revoking.job(prefix, job.id, job, now, entries[job.id], #jobs > 1 and -1 or 0)
+    words[job.id] = word == 'revoked' and 'cancelled' or word
+  end
+  for i = #c.ids, 1, -1 do
+    local job_id = c.ids[i]
+    if words[job_id] then
+      reply[#reply + 1] = job_id
+      reply[#reply + 1] = words[job_id]
+    end
+  end
+  return reply
+end
+
 local function cancel_jobs(keys, args)
   local now, c = tonumber(args[1]), { cascade = args[2] == '1', ids = {}, known = {} }
   if not now or #args < FIRST or #args - FIRST + 1 > MAX_JOBS or keys[1]:sub(-3) ~= ':id' then
@@ -66,14 +106,7 @@ local function cancel_jobs(keys, args)
   if refusal then
     return refusal
   end
-  local reply = { 'ok' }
-  for i = #c.ids, 1, -1 do
-    local job_id = c.ids[i]
-    local word = words[job_id] or L.revoking.job(prefix, job_id, L.jobs.read(prefix, job_id), now)
-    reply[#reply + 1] = job_id
-    reply[#reply + 1] = word == 'revoked' and 'cancelled' or ENDED[word] and 'ended' or word
-  end
-  return reply
+  return cancel(prefix, c, words, now)
 end
 
 redis.register_function { function_name = 'gmo_cancel_jobs', callback = cancel_jobs, flags = { 'allow-oom' } }

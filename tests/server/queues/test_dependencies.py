@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowProducer, JobState, Ordering, Queue
+from glidemq_orchestrate import FlowProducer, JobState, NewJob, Ordering, Queue
 from glidemq_orchestrate.errors import HasDependents, InvalidJob, JobNotFound, JobStateConflict
 from glidemq_orchestrate.jobs.option_values import JobRef
 from tests.builders import flow
@@ -237,6 +237,35 @@ class TestCancel:
         queue.depends_on(b, [a])
         queue.revoke(b)
         assert queue.cancel([a]).cancelled == (a,)
+
+    def test_many_are_cancelled_in_slices(self, queue: Queue, node: PlainNode, redis_client: Any) -> None:
+        active = [queue.add("work") for _ in range(30)]
+        for job_id in active:
+            node.begin(job_id)
+        ids = [job_id or "" for job_id in queue.add_many([NewJob("work") for _ in range(60)])]
+        word, *first = redis_client.fcall("gmo_cancel_jobs", 1, "glide:{etl}:id", 1_700_000_000_000, 0, *ids)
+        assert (word, first[::2]) == ("more", ids[:-26:-1])
+        found = queue.cancel([*active, *ids])
+        assert sorted(found.stopping, key=int) == active
+        assert sorted((*found.cancelled, *found.ended), key=int) == ids
+        assert redis_client.xlen("glide:{etl}:stream") == len(active)
+
+    def test_a_large_cascade_is_cancelled_from_its_end(self, queue: Queue) -> None:
+        root, *rest = [queue.add("work") for _ in range(60)]
+        for earlier, later in zip([root, *rest], rest, strict=False):
+            queue.depends_on(later, [earlier])
+        assert queue.cancel([root], cascade=True).cancelled == (*reversed(rest), root)
+
+    def test_an_entry_far_from_its_expected_position_is_removed_too(
+        self, queue: Queue, redis_client: Any
+    ) -> None:
+        late = queue.add("work")
+        queue.revoke(late)
+        redis_client.hset(f"glide:{{etl}}:job:{late}", "timestamp", "1600000000000")
+        ids = [job_id or "" for job_id in queue.add_many([NewJob("work") for _ in range(3000)])]
+        queue.retry(late)
+        assert len(queue.cancel([ids[0], late, ids[-1]]).cancelled) == 3
+        assert redis_client.xlen("glide:{etl}:stream") == len(ids) - 2
 
     def test_nodes_and_their_dependencies_are_cancelled_with_their_flow(
         self, queue: Queue, flows: FlowProducer, dump: Dump
