@@ -167,6 +167,10 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
 
 
+TAKEN_BACK: Final = 2
+"""Of a heartbeat: renewed, but a user takes the job back soon."""
+
+
 def heartbeats(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[list[int]]:
     """Renew the leases of up to 500 attempts: 1 renewed, 0 renewed but to be stopped, -1 lost."""
     words: list[Word] = [now_ms]
@@ -351,7 +355,7 @@ def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
 
 
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
-    """Renew the leases of one queue: 1 renewed, 0 renewed but to be stopped, -1 lost."""
+    """Renew the leases of one queue: 1 renewed, 0 renewed but to be stopped, ``TAKEN_BACK``, -1 lost."""
     pages = parts(held, _BEATS)
     renewed = yield from ask_all([heartbeats(queue, page, now_ms) for page in pages])
     return [beat for page in renewed for beat in page]

@@ -176,15 +176,25 @@ def _print_outcome(found: CancelledJobs | ChangedDependencies, *, as_json: bool)
 @job_app.command("take-back")
 @reports_errors
 def job_take_back(
-    queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
+    queue: QueueName,
+    job_id: JobIdArgument,
+    grace: Annotated[
+        float,
+        typer.Option(parser=seconds(), metavar="DURATION", help="Let the worker end the job in this time."),
+    ] = 0,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Take a running job from its worker now; another one runs it, at no cost of an attempt.
+    """Take a running job from its worker; another one runs it, at no cost of an attempt.
 
     What the old attempt still reports is refused.
     """
     with Queue(queue, url, prefix=prefix) as client:
-        worker = client.take_back(job_id)
-    print_text(f"{job_id} was taken from worker {worker} and is waiting")
+        worker = client.take_back(job_id, grace=grace)
+    if grace:
+        print_text(f"{job_id} will be taken from worker {worker} in {grace:g} s, unless it ends before")
+    else:
+        print_text(f"{job_id} was taken from worker {worker} and is waiting")
 
 
 @job_app.command("promote")

@@ -271,13 +271,20 @@ class Queue(SyncFacade):
             InvalidJob: There are too many jobs; nothing was sent.
         """
 
-    def take_back(self, job_id: str) -> str:
-        """Take a running job from its worker now, without waiting for the end of its lease.
+    def take_back(self, job_id: str, *, grace: Duration = 0) -> str:
+        """Take a running job from its worker, without waiting for the end of its lease.
 
         The job waits again, at no cost of an attempt; its log names the worker. What the old attempt still
         reports is refused. Its worker learns of it with its next heartbeat: it cancels an async handler and
         sets ``ctx.cancelled`` for others, and until then both attempts may run side by side. A repeat may
         take the job from its next worker.
+
+        Args:
+            job_id: The job.
+            grace: How long the worker may still run it. The next heartbeat sets ``ctx.cancelled``, with
+                ``is_stopping``, also for async handlers. If the job ends in this time, that is accepted.
+                Otherwise the first heartbeat afterwards takes it away, or the end of the lease, if the worker
+                sends none. A repeat sets the time anew.
 
         Returns:
             The id of the worker that held it.
@@ -286,6 +293,7 @@ class Queue(SyncFacade):
             JobNotFound: No job has this id.
             JobStateConflict: It is not running, or a Node worker runs it, which nothing could stop; nothing
                 was changed.
+            InvalidJob: ``grace`` is negative or too long; nothing was sent.
         """
 
     def remove(self, job_id: str) -> None:
@@ -1038,13 +1046,20 @@ class AsyncQueue(AsyncFacade):
             InvalidJob: There are too many jobs; nothing was sent.
         """
 
-    async def take_back(self, job_id: str) -> str:
-        """Take a running job from its worker now, without waiting for the end of its lease.
+    async def take_back(self, job_id: str, *, grace: Duration = 0) -> str:
+        """Take a running job from its worker, without waiting for the end of its lease.
 
         The job waits again, at no cost of an attempt; its log names the worker. What the old attempt still
         reports is refused. Its worker learns of it with its next heartbeat: it cancels an async handler and
         sets ``ctx.cancelled`` for others, and until then both attempts may run side by side. A repeat may
         take the job from its next worker.
+
+        Args:
+            job_id: The job.
+            grace: How long the worker may still run it. The next heartbeat sets ``ctx.cancelled``, with
+                ``is_stopping``, also for async handlers. If the job ends in this time, that is accepted.
+                Otherwise the first heartbeat afterwards takes it away, or the end of the lease, if the worker
+                sends none. A repeat sets the time anew.
 
         Returns:
             The id of the worker that held it.
@@ -1053,6 +1068,7 @@ class AsyncQueue(AsyncFacade):
             JobNotFound: No job has this id.
             JobStateConflict: It is not running, or a Node worker runs it, which nothing could stop; nothing
                 was changed.
+            InvalidJob: ``grace`` is negative or too long; nothing was sent.
         """
 
     async def remove(self, job_id: str) -> None:

@@ -103,22 +103,22 @@ def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, st
     return function("gmo_revoke_job", [queue.job(job_id)], (now_ms, job_id), decode)
 
 
-def take_from_worker(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, str]]:
-    """Take a running job from its worker; returns a word and the worker."""
+def take_from_worker(queue: QueueKeys, job_id: str, grace_ms: int, now_ms: int) -> Call[tuple[str, str]]:
+    """Take a running job from its worker, at once or after a time; returns a word and the worker."""
 
     def decode(reply: Any) -> tuple[str, str]:
         word, worker = replies.texts(reply)
         return word, worker
 
-    return function("gmo_take_back", [queue.job(job_id)], (now_ms, job_id, GROUP), decode)
+    return function("gmo_take_back", [queue.job(job_id)], (now_ms, job_id, GROUP, grace_ms), decode)
 
 
-def take_back(queue: QueueKeys, job_id: str, now_ms: int) -> Op[str]:
+def take_back(queue: QueueKeys, job_id: str, grace: timedelta, now_ms: int) -> Op[str]:
     """Take a running job from its worker; returns the worker."""
-    word, worker = yield from ask(take_from_worker(queue, job_id, now_ms))
+    word, worker = yield from ask(take_from_worker(queue, job_id, milliseconds(grace), now_ms))
     if word == "foreign":
         raise JobStateConflict(job_id, "active", "is not held by a worker of this package")
-    if word != "taken":
+    if word not in ("taken", "asked"):
         raise JobStateConflict(job_id, word, f"is {word}, not running")
     return worker
 

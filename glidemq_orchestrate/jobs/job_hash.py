@@ -23,7 +23,7 @@ _Else = Literal[
     "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:waited", "gmo:repeats", "gmo:end",
     "gmo:queue_timeout", "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
     "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
-    "gmo:published", "gmo:cut", "gmo:failure_group", "gmo:place", "gmo:history",
+    "gmo:published", "gmo:cut", "gmo:failure_group", "gmo:place", "gmo:history", "gmo:until",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fixed field names; those with ``gmo:`` are ours. Server functions also write fields with variable
@@ -36,8 +36,8 @@ JOB_FIELDS: Final[tuple[JobField, ...]] = (*JOB_FIELDS_WITHOUT_PAYLOAD, *get_arg
 OF_ONE_RUN: Final[tuple[JobField, ...]] = (
     "activeSource", "fallbackIndex", "gmo:accepted", "gmo:begun", "gmo:end", "gmo:entry",
     "gmo:failure_group", "gmo:lost", "gmo:messages", "gmo:published", "gmo:ran", "gmo:skipped",
-    "gmo:suspect", "gmo:token", "gmo:unhandled", "gmo:waited", "lastActive", "processedOn", "progress",
-    "returnvalue", "revoked", "signals", "stalledCount", "suspendReason", "suspendTimeout",
+    "gmo:suspect", "gmo:token", "gmo:unhandled", "gmo:until", "gmo:waited", "lastActive", "processedOn",
+    "progress", "returnvalue", "revoked", "signals", "stalledCount", "suspendReason", "suspendTimeout",
     "suspendedAt", "tpmTokens",
 )  # fmt: skip
 """The fields deleted when a node reruns; ``lua/glidemq_orchestrate/parts/fresh.lua`` has the same list."""

@@ -79,6 +79,7 @@ timed out: suspended > failed
     glidemq_sweepSuspended
 stalled: active > waiting
     glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim gmo_put_back gmo_take_back
+    gmo_heartbeats gmo_renew
 stalled: active > failed
     glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim
 expired: waiting delayed prioritized > failed

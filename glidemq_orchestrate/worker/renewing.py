@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate.attempts.exchange import heartbeat, renew_all
+from glidemq_orchestrate.attempts.exchange import TAKEN_BACK, heartbeat, renew_all
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
@@ -224,7 +224,11 @@ class Heartbeats:
         self._woken: dict[str, float] = {}
 
     async def beat(
-        self, keys: QueueKeys, ended: list[Attempt], cancel: Callable[[Attempt, bool], None]
+        self,
+        keys: QueueKeys,
+        ended: list[Attempt],
+        cancel: Callable[[Attempt, bool], None],
+        give_back: Callable[[Attempt], None],
     ) -> float | None:
         """Renew the leases of a queue; returns the seconds until the next heartbeat, if they are fewer.
 
@@ -234,6 +238,7 @@ class Heartbeats:
                 again, although only the server was unreachable.
             cancel: Called with each attempt that must stop; True if it was revoked, False if its lease is
                 lost.
+            give_back: Called with each attempt whose job a user takes back soon.
         """
         held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
         began = time.monotonic()
@@ -244,6 +249,8 @@ class Heartbeats:
             for attempt, beat in zip(held, renewals, strict=False):
                 if beat < 1:
                     cancel(attempt, beat == 0)
+                elif beat == TAKEN_BACK:
+                    give_back(attempt)
         self._renewed[keys.queue] = began
         await self._inform_renewer(began)
         shortest = self._shortest_lease()

@@ -298,6 +298,16 @@ class JobRunner:
         if is_stoppable and execution.task and all(held.job_id in stopped for held in execution.attempts):
             execution.task.end()
 
+    def give_back(self, attempt: Attempt) -> None:
+        """Ask the handler of a job that a user takes back soon to stop; return a job that has not started."""
+        execution = self._execution_of(attempt)
+        if execution is None:
+            self._withdraw(attempt, Outcome(attempt, Kind.BACK))
+            return
+        for held, context in zip(execution.attempts, execution.contexts, strict=False):
+            if held is attempt:
+                context.cancelled.set(is_stopping=True)
+
     def _execution_of(self, attempt: Attempt) -> Execution | None:
         """The execution of exactly this attempt of the job; None if it does not run."""
         execution = self._running.get((attempt.queue, attempt.job_id))

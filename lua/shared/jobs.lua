@@ -161,7 +161,7 @@ end
 -- Fields that a flow does not need to rerun a node; fresh.lua has the rest.
 local OF_A_LIFE = { 'id', 'name', 'state', 'attemptsMade', 'failedReason', 'finishedOn', 'processedOn', 'lastActive',
   'returnvalue', 'progress', 'gmo:token', 'gmo:entry', 'groupKey', 'orderingSeq', 'groupSlot', 'stalledCount', 'gmo:cut',
-  'gmo:history' }
+  'gmo:history', 'gmo:until' }
 
 -- Whether the flow of a node exists, which may rerun it. A portable flow may be in another slot.
 local function has_flow(flow_id, home, opts)

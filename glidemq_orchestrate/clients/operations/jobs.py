@@ -111,13 +111,20 @@ class JobOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: dependencies.remove_dependencies(self._keys, job_id, others, now_ms))
 
-    def take_back(self, job_id: str) -> Op[str]:
-        """Take a running job from its worker now, without waiting for the end of its lease.
+    def take_back(self, job_id: str, *, grace: Duration = 0) -> Op[str]:
+        """Take a running job from its worker, without waiting for the end of its lease.
 
         The job waits again, at no cost of an attempt; its log names the worker. What the old attempt still
         reports is refused. Its worker learns of it with its next heartbeat: it cancels an async handler and
         sets ``ctx.cancelled`` for others, and until then both attempts may run side by side. A repeat may
         take the job from its next worker.
+
+        Args:
+            job_id: The job.
+            grace: How long the worker may still run it. The next heartbeat sets ``ctx.cancelled``, with
+                ``is_stopping``, also for async handlers. If the job ends in this time, that is accepted.
+                Otherwise the first heartbeat afterwards takes it away, or the end of the lease, if the worker
+                sends none. A repeat sets the time anew.
 
         Returns:
             The id of the worker that held it.
@@ -126,8 +133,10 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: No job has this id.
             JobStateConflict: It is not running, or a Node worker runs it, which nothing could stop; nothing
                 was changed.
+            InvalidJob: ``grace`` is negative or too long; nothing was sent.
         """
-        return self._now(lambda now_ms: changes.take_back(self._keys, job_id, now_ms))
+        span = lasting("grace", grace)
+        return self._now(lambda now_ms: changes.take_back(self._keys, job_id, span, now_ms))
 
     def remove(self, job_id: str) -> Op[None]:
         """Delete a job with its logs, its output and its place in the queue.

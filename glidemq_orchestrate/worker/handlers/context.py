@@ -23,7 +23,8 @@ class Cancelled:
     """Whether a handler should stop. Usable from any thread.
 
     Attributes:
-        is_stopping: Whether it should stop because the worker stops: the job is given back and runs again.
+        is_stopping: Whether it should stop because the worker stops, or a user takes the job back: it is
+            given back and runs again, unless it ends before.
         is_lost: Whether this attempt no longer owns the job: another attempt may run it.
     """
 
@@ -218,7 +219,7 @@ class Context:
         inputs: Results of the dependencies by node name, JSON; empty outside a flow.
         cancelled: Set when the job was cancelled, timed out, or lost its lease. Stop then: the result is
             discarded. A handler in a process is killed instead. Also set when the worker stops and gives the
-            job back: then ``cancelled.is_stopping`` is true.
+            job back, or a user takes it back: then ``cancelled.is_stopping`` is true.
         flow_id, node: The flow and the position in it; None outside a flow.
         reporter: Receives what the handler reports with the methods below.
         signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.

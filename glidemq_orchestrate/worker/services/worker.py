@@ -230,7 +230,8 @@ class Worker(HandlerService, RegistersHandlers):
         self._every(f"schedules of queue {name}", UPKEEP_SECONDS, fire, woken=feed.rescheduled)
 
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> float | None:
-        return await self._heartbeats.beat(keys, self._feeds[keys.queue].unreported, jobs.cancel)
+        ended = self._feeds[keys.queue].unreported
+        return await self._heartbeats.beat(keys, ended, jobs.cancel, jobs.give_back)
 
     def _job_runner(self) -> JobRunner:
         self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)

@@ -8,9 +8,10 @@ local PAGE, WORKERS = 100, 'workers'
 
 local function renew_one(x, job_id)
   local key = x.prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', key, 'state', 'gmo:token')
-  if v[1] == 'active' and v[2] and v[2]:sub(1, #x.worker) == x.worker then
-    redis.call('HSET', key, 'lastActive', x.now)
+  local v = redis.call('HMGET', key, 'state', 'gmo:token', 'gmo:until')
+  local is_held = v[1] == 'active' and v[2] and v[2]:sub(1, #x.worker) == x.worker
+  if is_held and not (v[3] and L.losses.is_over(x, job_id, v[2], v[3])) then
+    redis.call('HSET', key, 'lastActive', L.numbers.text(x.now))
     x.count = x.count + 1
   end
 end
@@ -42,7 +43,7 @@ local function renew_listed(x, first)
 end
 
 local function renew(keys, args)
-  local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = args[1], group = args[2],
+  local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = tonumber(args[1]) or 0, group = args[2],
     consumer = args[3], worker = args[3] .. '/', count = 0 }
   local from = args[4] ~= '' and args[4] or '-'
   local listed = from:find('^%d+$') and tonumber(from)

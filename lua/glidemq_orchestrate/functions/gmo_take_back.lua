@@ -1,10 +1,11 @@
--- gmo_take_back: take a running job from its worker now, without waiting for the end of its lease.
+-- gmo_take_back: take a running job from its worker, without waiting for the end of its lease.
 -- KEYS  1 job hash
--- ARGS  1 now_ms  2 job id  3 group
--- REPLY {word, worker}: taken; or, and nothing was changed: foreign = none of our workers holds it; its state
+-- ARGS  1 now_ms  2 job id  3 group  4 how long its worker may still run it, ms (optional)
+-- REPLY {word, worker}: taken; asked = it will be taken with a heartbeat after that time; or, and nothing was changed: foreign = none of our workers holds it; its state
 -- ERROR GMO_JOB_NOT_FOUND
 -- EFFECTS the job goes back to where it came from; that costs no attempt. Later calls of its attempt are refused, and its
---       worker's next heartbeat shows that the lease is lost. A line in the log of the job names the worker.
+--       worker's next heartbeat shows that the lease is lost. A line in the log of the job names the worker. With a
+--       time for the worker, the field gmo:until; see losses.lua.
 -- EVENT stalled
 local function holds(prefix, group, job_id, entry_id, holder)
   if entry_id == '' then
@@ -29,10 +30,13 @@ local function take_back(keys, args)
   if not entry_id or holder == '' or not holds(prefix, args[3], job_id, entry_id, holder) then
     return { 'foreign', '' }
   end
-  redis.call('RPUSH', prefix .. 'log:' .. job_id, 'was taken back from worker ' .. holder .. '; that costs no attempt')
-  L.history.note(keys[1], now, 'taken-back', holder)
-  L.losses.put_back({ prefix = prefix, group = args[3], now = now }, { id = job_id, entry = entry_id, job = job })
-  L.events.emit(prefix .. 'events', 'stalled', job_id)
+  local grace = L.numbers.int(args[4], 0)
+  if grace > 0 then
+    redis.call('HSET', keys[1], 'gmo:until', L.numbers.text(now + grace) .. ' ' .. redis.call('HGET', keys[1], 'gmo:token'))
+    return { 'asked', holder }
+  end
+  local r = { prefix = prefix, group = args[3], now = now }
+  L.losses.give_away(r, holder, { id = job_id, entry = entry_id, job = job })
   return { 'taken', holder }
 end
 

@@ -3,7 +3,7 @@ L.fresh = {}
 
 -- jobs/job_hash.py has the same list (OF_ONE_RUN), for servers without these functions.
 local OF_ONE_RUN = { 'activeSource', 'fallbackIndex', 'gmo:accepted', 'gmo:begun', 'gmo:end', 'gmo:entry',
-  'gmo:failure_group', 'gmo:lost', 'gmo:messages', 'gmo:published', 'gmo:ran', 'gmo:skipped', 'gmo:suspect', 'gmo:token', 'gmo:unhandled', 'gmo:waited',
+  'gmo:failure_group', 'gmo:lost', 'gmo:messages', 'gmo:published', 'gmo:ran', 'gmo:skipped', 'gmo:suspect', 'gmo:token', 'gmo:unhandled', 'gmo:until', 'gmo:waited',
   'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals', 'stalledCount',
   'suspendReason', 'suspendTimeout', 'suspendedAt', 'tpmTokens' }
 

@@ -81,6 +81,29 @@ function L.losses.put_back(r, lost)
   end
 end
 
+-- Takes a running job from its worker because a user wants it. lost: as above.
+function L.losses.give_away(r, holder, lost)
+  redis.call('RPUSH', r.prefix .. 'log:' .. lost.id, 'was taken back from worker ' .. holder .. '; that costs no attempt')
+  L.history.note(r.prefix .. 'job:' .. lost.id, r.now, 'taken-back', holder)
+  L.losses.put_back(r, lost)
+  L.events.emit(r.prefix .. 'events', 'stalled', lost.id)
+end
+
+-- A user may let the worker end the job first: the field gmo:until is "<until when, ms> <token>". Returns nil if this
+-- attempt has no such limit, false if it has, and true if the time is over: then the job was taken from it.
+function L.losses.is_over(r, job_id, token, limit)
+  local until_ms, of = string.match(limit or '', '^(%d+) (.*)$')
+  if of ~= token then
+    return nil
+  elseif r.now < tonumber(until_ms) then
+    return false
+  end
+  local entry_id = redis.call('HGET', r.prefix .. 'job:' .. job_id, 'gmo:entry') or ''
+  local lost = { id = job_id, entry = entry_id, job = L.jobs.read(r.prefix, job_id) }
+  L.losses.give_away(r, L.losses.holder(r.prefix, job_id, ''), lost)
+  return true
+end
+
 local function take_back(r, worker, lost)
   local key = r.prefix .. 'job:' .. lost.id
   L.history.note(key, r.now, 'lost', worker.name)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
+from glidemq_orchestrate.attempts.exchange import Request, finish_and_fetch, renew
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
+from glidemq_orchestrate.errors import InvalidJob, JobNotFound, JobStateConflict
+from glidemq_orchestrate.jobs.attempt import token_of
+from glidemq_orchestrate.jobs.changes import take_back
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
+
+ETL = QueueKeys("glide", "etl")
 
 
 class Slow:
@@ -71,6 +82,72 @@ def test_its_worker_is_told_with_the_next_heartbeat(
     eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
 
 
+def test_in_the_grace_period_the_holder_is_asked_to_stop_and_its_end_counts(
+    queue: Queue, slow: Slow, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def stops(ctx: Context) -> str:
+        slow.calls += 1
+        ctx.cancelled.wait(30)
+        seen.append((ctx.cancelled.is_stopping, ctx.cancelled.is_lost))
+        return "in time"
+
+    job_id = queue.add("slow")
+    running = run_worker(["etl"], {"slow": stops}, concurrency=1, lease=1)
+    eventually(lambda: slow.calls == 1, 30)
+    assert queue.take_back(job_id, grace=60) == running.worker.id
+    eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
+    assert (queue.get_job(job_id).result, seen, slow.calls) == ("in time", [(True, False)], 1)
+
+
+@pytest.mark.parametrize("options", [JobOptions(), JobOptions(lifo=True)], ids=str)
+def test_after_the_grace_period_the_job_is_given_away(
+    options: JobOptions, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    seen: list[str] = []
+
+    async def stays(ctx: Context) -> int:
+        seen.append("begun")
+        if len(seen) > 1:
+            return 2
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("stopping" if ctx.cancelled.is_stopping else "not asked")
+            raise
+        return 1
+
+    job_id = queue.add("slow", options=options, history=True)
+    run_worker(["etl"], {"slow": stays}, concurrency=1, lease=1)
+    eventually(lambda: seen == ["begun"], 30)
+    queue.take_back(job_id, grace=1.5)
+    assert queue.get_job(job_id).state is JobState.ACTIVE
+    eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
+    assert (queue.get_job(job_id).result, seen) == (2, ["begun", "stopping", "begun"])
+    kinds = [entry.kind for entry in queue.history(job_id)]
+    assert kinds == ["added", "active", "taken-back", "active", "completed"]
+    assert queue.get_job(job_id).lost_attempts == 0
+    assert queue.counts()[JobState.ACTIVE] == 0
+
+
+def test_a_worker_that_cannot_send_heartbeats_gives_the_job_away_too(
+    queue: Queue, hand: Hand, redis_client: Any
+) -> None:
+    """Its renewing process notices that the time is over."""
+    job_id, worker, now_ms = queue.add("slow"), "gmo-worker-1-30000ms", int(time.time() * 1000)
+    request = Request((), 1, token_of(worker, "x"))
+    hand.run(ask(finish_and_fetch(ETL, worker, request, now_ms)))
+    hand.run(take_back(ETL, job_id, timedelta(seconds=5), now_ms))
+    assert hand.run(ask(renew(ETL, GROUP, worker, "", now_ms + 4999)))[0] == 1
+    assert queue.get_job(job_id).state is JobState.ACTIVE
+    hand.run(ask(renew(ETL, GROUP, worker, "", now_ms + 5000)))
+    assert queue.get_job(job_id).state is JobState.WAITING
+    hand.run(ask(finish_and_fetch(ETL, worker, Request((), 1, token_of(worker, "y")), now_ms + 6000)))
+    assert hand.run(ask(renew(ETL, GROUP, worker, "", now_ms + 7000)))[0] == 1
+    assert queue.get_job(job_id).state is JobState.ACTIVE
+
+
 def test_a_node_of_a_flow_ends_once(
     flows: FlowProducer, queue: Queue, slow: Slow, run_worker: RunWorker, eventually: Eventually
 ) -> None:
@@ -89,6 +166,8 @@ def test_a_node_of_a_flow_ends_once(
 def test_only_a_running_job_of_our_workers_can_be_taken_back(queue: Queue, redis_client: Any) -> None:
     with pytest.raises(JobNotFound):
         queue.take_back("99")
+    with pytest.raises(InvalidJob, match="grace"):
+        queue.take_back("99", grace=-1)
     job_id = queue.add("slow")
     with pytest.raises(JobStateConflict, match="is waiting, not running"):
         queue.take_back(job_id)
@@ -118,6 +197,7 @@ def test_the_commands_show_who_holds_a_job_and_take_it_back(
     shown = typed("queue", "jobs", "etl", "--state", "active")
     assert running.worker.id in shown
     assert "s left" in shown
+    assert "in 300 s, unless it ends before" in typed("job", "take-back", "etl", job_id, "--grace", "5m")
     assert running.worker.id in typed("job", "take-back", "etl", job_id)
     slow.may_end.set()
     eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
