@@ -44,10 +44,16 @@ function M.note(key, now, kind, text, starts)
   end
 end
 
--- Adds what became of an attempt, if its job has a history. x, o, job: see outcome.lua.
+-- The field and value that add what became of an attempt, if its job has a history. x, o, job: see outcome.lua.
+function M.pair(x, job, kind, text)
+  if job.history then
+    return 'gmo:history', M.with(job.history, x.now_text, kind, text)
+  end
+end
+
 function M.ended(x, o, job, kind, text)
   if job.history then
-    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:history', M.with(job.history, x.now_text, kind, text))
+    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, M.pair(x, job, kind, text))
   end
 end
 

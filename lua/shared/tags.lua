@@ -30,10 +30,16 @@ local function valid(list)
   return found
 end
 
-local function list(prefix, job_id, tags, now)
+-- Puts at most 1000 jobs into the lists of the same tags.
+function M.list(prefix, job_ids, tags, now)
+  local members = {}
+  for i, job_id in ipairs(job_ids) do
+    members[2 * i - 1], members[2 * i] = now, job_id
+  end
   for _, tag in ipairs(tags) do
-    if redis.call('ZADD', prefix .. 'qx:tag:' .. tag, 'NX', now, job_id) == 1 then
-      redis.call('ZADD', prefix .. 'qx:tags', 'INCR', 1, tag)
+    local added = redis.call('ZADD', prefix .. 'qx:tag:' .. tag, 'NX', unpack(members))
+    if added > 0 then
+      redis.call('ZADD', prefix .. 'qx:tags', 'INCR', added, tag)
     end
   end
 end
@@ -56,18 +62,42 @@ end
 -- The tags in the last options: jobs that are added together often have the same.
 local last = { opts = '', tags = {}, text = '' }
 
--- Gives a new job the tags in its options, if any.
-function M.adopt(prefix, job_id, opts, now)
+-- The tags in the options of a new job, and the text of its field; nil without any.
+function M.of_options(opts)
   if not string.find(opts, '"tags":[', 1, true) and not string.find(opts, '"tags": [', 1, true) then
-    return
+    return nil
   elseif opts ~= last.opts then
     local is_json, options = pcall(cjson.decode, opts)
     local tags = valid(is_json and type(options) == 'table' and options.tags)
     last = { opts = opts, tags = tags, text = #tags > 0 and cjson.encode(tags) or '' }
   end
   if #last.tags > 0 then
-    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:tags', last.text)
-    list(prefix, job_id, last.tags, now)
+    return last.tags, last.text
+  end
+end
+
+-- The same for a job to be written (jobs.lua); the text goes to its field tags_text.
+function M.of_new(job)
+  local tags, text = M.of_options(job.opts)
+  job.tags_text = text
+  return tags
+end
+
+-- Puts a new job into the lists of its tags; or into its list `tagged`, whose owner then calls M.list for many jobs.
+function M.enter(job, tags)
+  if job.tagged then
+    job.tagged[#job.tagged + 1] = job.id
+  else
+    M.list(job.prefix, { job.id }, tags, job.timestamp)
+  end
+end
+
+-- Gives a new job the tags in its options, if any.
+function M.adopt(prefix, job_id, opts, now)
+  local tags, text = M.of_options(opts)
+  if tags then
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:tags', text)
+    M.list(prefix, { job_id }, tags, now)
   end
 end
 
@@ -86,7 +116,7 @@ function M.add(prefix, job_id, tags, now)
     return nil
   end
   store(prefix, job_id, all)
-  list(prefix, job_id, all, now)
+  M.list(prefix, { job_id }, all, now)
   return all
 end
 
@@ -126,5 +156,5 @@ end
 -- Lists a job again that was removed, except for its definition.
 function M.relist(prefix, job_id)
   local since = L.numbers.int(redis.call('HGET', prefix .. 'job:' .. job_id, 'timestamp'), 0)
-  list(prefix, job_id, M.of(prefix, job_id), since)
+  M.list(prefix, { job_id }, M.of(prefix, job_id), since)
 end

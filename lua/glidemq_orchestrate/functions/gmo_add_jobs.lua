@@ -42,13 +42,16 @@ end
 local function add_run(prefix, args, run)
   local count, events = run.last - run.first + 1, prefix .. 'events'
   local last_id = run.custom_id == '' and redis.call('INCRBY', prefix .. 'id', count)
-  run.prefix = prefix
+  run.prefix, run.tagged = prefix, {}
   for i = 1, count do
     run.id = last_id and L.numbers.fresh_text(last_id - count + i) or run.custom_id
     run.data = args[run.first + i - 1]
     L.jobs.write(run)
     L.jobs.route(run)
     L.events.emit(events, 'added', run.id, 'name', run.name)
+  end
+  if run.tagged[1] then
+    L.tags.list(prefix, run.tagged, L.tags.of_options(run.opts), run.timestamp)
   end
   return last_id and L.numbers.fresh_text(last_id - count + 1) or run.custom_id
 end

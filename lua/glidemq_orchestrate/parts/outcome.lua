@@ -67,9 +67,9 @@ local function done(x, o, job)
   local mode, count, age = L.keeping.of_outcome(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
   release_entry(x, o)
-  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
+  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text,
+    L.history.pair(x, job, o.kind == 'skip' and 'skipped' or 'completed', o.kind == 'skip' and o.text))
   redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
-  L.history.ended(x, o, job, o.kind == 'skip' and 'skipped' or 'completed', o.kind == 'skip' and o.text)
   L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(x.prefix, job, x.now)
   if o.kind == 'skip' then
