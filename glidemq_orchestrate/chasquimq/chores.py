@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from glidemq_orchestrate.chasquimq.consuming import event, write_event
+from glidemq_orchestrate.chasquimq.ending import event, write_event
 from glidemq_orchestrate.chasquimq.envelope import Envelope, new_job_id
 from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
 from glidemq_orchestrate.chasquimq.msgpack import from_word, to_word

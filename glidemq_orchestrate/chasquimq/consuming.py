@@ -1,4 +1,4 @@
-"""Fetching entries, what arrives in them, and how a run ends: ChasquiMQ's rules for workers."""
+"""Fetching entries, and what arrives in them, by ChasquiMQ's rules; renewing them, and giving them back."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate.chasquimq.dead_letters import DeadReason
-from glidemq_orchestrate.chasquimq.delayed import DelayedMember
 from glidemq_orchestrate.chasquimq.envelope import MAX_PAYLOAD_BYTES, Envelope
 from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
-from glidemq_orchestrate.chasquimq.msgpack import from_word, to_word
-from glidemq_orchestrate.chasquimq.scripts import CLAIM, END, LEAVE, OPEN, script
+from glidemq_orchestrate.chasquimq.msgpack import from_word
+from glidemq_orchestrate.chasquimq.scripts import CLAIM, LEAVE, OPEN, script
 from glidemq_orchestrate.errors import DecodeError, ProtocolError
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command
-from glidemq_orchestrate.wire.codec import readable
 
-MAX_DEAD: Final = 100_000
 GIVEN_BACK_MS: Final = 1_000_000_000
 """The idle time of entries that are given back: longer than that after which any worker takes them."""
 
@@ -88,15 +85,19 @@ def open_group(consumer: Consumer) -> Call[None]:
     return script(OPEN, keys, [consumer.group], replies.anything, repeatable=True)
 
 
-def read(consumer: Consumer, count: int, wait_ms: int) -> Op[list[Arrived | Refused]]:
-    """New entries; waits for the first."""
-    stream = consumer.keys.key("stream")
+def read(consumer: Consumer, count: int, wait_ms: int) -> Call[list[Arrived | Refused]]:
+    """New entries; waits for the first, unless ``wait_ms`` is 0."""
+
+    def decode(reply: Any) -> list[Arrived | Refused]:
+        found = replies.stream_entries(reply)
+        return [_arrived(consumer, entry, 0) for entries in found.values() for entry in entries]
+
+    block: list[Word] = ["BLOCK", wait_ms] if wait_ms else []
     words = (
-        "XREADGROUP", "GROUP", consumer.group, consumer.name, "COUNT", count, "BLOCK", max(wait_ms, 1),
-        "STREAMS", stream, ">",
+        "XREADGROUP", "GROUP", consumer.group, consumer.name, "COUNT", count, *block,
+        "STREAMS", consumer.keys.key("stream"), ">",
     )  # fmt: skip
-    found = yield from ask(Call(words, replies.stream_entries, blocks_for=wait_ms / 1000))
-    return [_arrived(consumer, entry, 0) for entries in found.values() for entry in entries]
+    return Call(words, decode, blocks_for=wait_ms / 1000)
 
 
 def take_over(
@@ -145,70 +146,6 @@ def max_attempts_of(consumer: Consumer, envelope: Envelope) -> int:
     """The max number of runs of a job."""
     own = envelope.options.max_attempts
     return consumer.max_attempts if own is None else own
-
-
-# --- ends ---
-
-
-def event(kind: str, job_id: str, name: str, now_ms: int, **fields: Word) -> list[Word]:
-    """The words of an event."""
-    words: list[Word] = ["e", kind, "id", job_id, "ts", now_ms, *(["n", name] if name else [])]
-    for field, value in fields.items():
-        words += [field, value]
-    return words
-
-
-def write_event(keys: ChasquiKeys, words: Sequence[Word]) -> Call[None]:
-    """Write an event that no end of a run brings."""
-    call = ("XADD", keys.key("events"), "MAXLEN", "~", 100_000, "*", *words)
-    return Call(call, replies.anything, confirms=False)
-
-
-def settle(
-    consumer: Consumer, entry_id: str, result: tuple[str, bytes, int] | None, *events: Sequence[Word]
-) -> Call[bool]:
-    """End a run well; ``result``: its key, its bytes, and for how many seconds it is kept."""
-    if result is None:
-        return _end(consumer, entry_id, ("settle", "", ""), consumer.keys.result(""), (), events)
-    key, data, seconds = result
-    return _end(consumer, entry_id, ("store", seconds, to_word(data)), key, (), events)
-
-
-def reschedule(
-    consumer: Consumer, entry_id: str, name: str, envelope: Envelope, run_at: int, *events: Sequence[Word]
-) -> Call[bool]:
-    """End a run that is followed by another one."""
-    member = to_word(DelayedMember(readable(name), envelope.packed).packed)
-    return _end(consumer, entry_id, ("delay", run_at, member), consumer.keys.key("delayed"), (), events)
-
-
-def bury(consumer: Consumer, refused: Refused, *events: Sequence[Word]) -> Call[bool]:
-    """Move an entry to the dead letters."""
-    letter: list[Word] = ["d", to_word(refused.payload), *(["n", refused.name] if refused.name else [])]
-    letter += ["source_id", refused.entry_id, "reason", refused.reason.value]
-    letter += ["detail", refused.detail] if refused.detail else []
-    return _end(consumer, refused.entry_id, ("bury", MAX_DEAD, ""), consumer.keys.key("dlq"), letter, events)
-
-
-def dead_event(refused: Refused, now_ms: int) -> list[Word]:
-    """The event of a dead letter."""
-    fields: dict[str, Word] = {"attempt": refused.runs, "reason": refused.reason.value}
-    return event("dlq", refused.job_id, refused.name, now_ms, **fields)
-
-
-def _end(  # noqa: PLR0913, PLR0917  the arguments of the script
-    consumer: Consumer,
-    entry_id: str,
-    action: tuple[str, Word, Word],
-    target: str,
-    letter: Sequence[Word],
-    events: Sequence[Sequence[Word]],
-) -> Call[bool]:
-    keys = [consumer.keys.key("stream"), consumer.keys.key("events"), target]
-    words: list[Word] = [consumer.group, consumer.name, entry_id, *action]
-    for part in (letter, *events):
-        words += [len(part), *part]
-    return script(END, keys, words, lambda reply: replies.integer(reply) == 1)
 
 
 def claim(consumer: Consumer, entries: Sequence[str], idle_ms: int = 0) -> Call[list[str]]:

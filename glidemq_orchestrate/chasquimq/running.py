@@ -8,29 +8,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.chasquimq.consuming import (
-    Arrived,
-    Consumer,
-    Refused,
-    bury,
-    claim,
-    dead_event,
-    event,
-    max_attempts_of,
-    reschedule,
-    settle,
-)
+from glidemq_orchestrate.chasquimq.consuming import Arrived, Consumer, Refused, claim, max_attempts_of
 from glidemq_orchestrate.chasquimq.dead_letters import DeadReason
+from glidemq_orchestrate.chasquimq.ending import Ending, bury, dead_event, event, reschedule, settle
 from glidemq_orchestrate.chasquimq.envelope import Envelope, is_exhausted
 from glidemq_orchestrate.chasquimq.msgpack import Packable, pack
-from glidemq_orchestrate.errors import LeaseLost
+from glidemq_orchestrate.errors import EncodeError, LeaseLost
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import RunOptions
-from glidemq_orchestrate.wire.call import Call, Run, ask
+from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.codec import decode, is_utf8, readable
 from glidemq_orchestrate.worker.contexts import Contexts
-from glidemq_orchestrate.worker.executor import Unhandled, unknown_handler
+from glidemq_orchestrate.worker.executor import Unhandled, refuse, unknown_handler
 from glidemq_orchestrate.worker.handlers.context import Context, Reporter
 from glidemq_orchestrate.worker.handlers.log import about, job_name
 from glidemq_orchestrate.worker.messenger import Messenger, MessengerReporter
@@ -153,12 +143,12 @@ class End:
     """How a run ends on the server.
 
     Attributes:
-        call: Ends it; whether the run still held its job.
+        ending: Ends it.
         verdict: What that means, as for jobs of our queues: ``ok``, ``retrying`` or ``failed``.
         outcome: The outcome, for the log and the hooks.
     """
 
-    call: Call[bool]
+    ending: Ending
     verdict: str
     outcome: Outcome
 
@@ -177,15 +167,24 @@ def end_of(
     """
     attempt = outcome.attempt
     assert isinstance(attempt, ChasquiAttempt)  # noqa: S101  for the type checker
-    name, job_id, entry_id = attempt.stored_name, attempt.envelope.job_id, attempt.entry_id
+    keys, name, job_id, entry_id = (
+        consumer.keys,
+        attempt.stored_name,
+        attempt.envelope.job_id,
+        attempt.entry_id,
+    )
     number, micros = attempt.attempts_made + 1, int(attempt.seconds * 1_000_000)
     match outcome.kind:
         case Kind.DONE | Kind.SKIP:
-            result = _result(consumer, attempt, outcome, result_seconds)
             completed = event("completed", job_id, name, now_ms, attempt=number, duration_us=micros)
-            return End(settle(consumer, entry_id, result, completed), "ok", outcome)
+            try:
+                result = _result(consumer, attempt, outcome, result_seconds)
+            except EncodeError as exc:
+                outcome = refuse(attempt, f"EncodeError: {exc}")
+            else:
+                return End(settle(keys, entry_id, result, completed), "ok", outcome)
         case Kind.LATER:
-            again = reschedule(consumer, entry_id, name, attempt.envelope, outcome.first)
+            again = reschedule(keys, entry_id, name, attempt.envelope, outcome.first)
             return End(again, "ok", outcome)
         case Kind.FAIL:
             pass
@@ -197,10 +196,10 @@ def end_of(
     if is_final or is_exhausted(attempt.attempts_made, max_attempts_of(consumer, attempt.envelope)):
         reason = DeadReason.UNRECOVERABLE if is_final else DeadReason.RETRIES_EXHAUSTED
         refused = Refused(entry_id, reason, attempt.envelope.packed, name, job_id=job_id, runs=number)
-        return End(bury(consumer, refused, failed, dead_event(refused, now_ms)), "failed", outcome)
+        return End(bury(keys, refused, failed, dead_event(refused, now_ms)), "failed", outcome)
     wait = outcome.second or attempt.envelope.options.wait_ms(number, chance)
     following = event("retry-scheduled", job_id, name, now_ms, attempt=number + 1, backoff_ms=wait)
-    again = reschedule(consumer, entry_id, name, attempt.envelope.again(), now_ms + wait, failed, following)
+    again = reschedule(keys, entry_id, name, attempt.envelope.again(), now_ms + wait, failed, following)
     return End(again, "retrying", outcome._replace(second=wait))
 
 

@@ -1,11 +1,13 @@
 """Scripts that the server runs as one step.
 
 All keys of a script share the hash tag of their queue. Scripts are sent with ``EVAL``: a server of ChasquiMQ
-has no function library of ours.
+has no function library of ours. The one that a worker sends all the time is sent as its digest, ``EVALSHA``.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -80,27 +82,55 @@ return 1
 """
 
 END: Final = """#!lua flags=allow-oom
--- Ends a run if this consumer still holds the entry; returns 1, or 0 if it does not.
--- KEYS 1 stream 2 events 3 what the action writes
--- ARGV 1 group 2 consumer 3 entry 4 action 5, 6 its arguments, then lists, each with its length before it:
---   the words of a dead letter, then those of each event
--- Actions: settle; store (5 seconds, 6 result); delay (5 run at, 6 member); bury (5 most dead letters)
-local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)
-if held.err or not held[1] or held[1][2] ~= ARGV[2] then return 0 end
-local at = 7
+-- Writes events, then ends the runs whose entries this consumer still holds. Returns for each run 1, or 0 if
+-- it does not hold the entry, or the text of the error because of which the run has not ended.
+-- KEYS 1 stream 2 events, then what the action of each run writes
+-- ARGV 1 group 2 consumer 3 number of events, the events, then the runs
+--   an event: its number of words, its words
+--   a run: entry, action, two arguments of the action, the number of words of a dead letter, its words, the
+--   number of events, the events
+-- Actions: settle; store (seconds, result); delay (run at, member); bury (most dead letters)
+local at = 3
+local function number()
+  at = at + 1
+  return tonumber(ARGV[at - 1])
+end
 local function words()
-  local count = tonumber(ARGV[at])
-  at = at + count + 1
+  local count = number()
+  at = at + count
   return {unpack(ARGV, at - count, at - 1)}
 end
-local letter = words()
-if ARGV[4] == 'store' then redis.call('SET', KEYS[3], ARGV[6], 'EX', ARGV[5]) end
-if ARGV[4] == 'delay' then redis.call('ZADD', KEYS[3], ARGV[5], ARGV[6]) end
-if ARGV[4] == 'bury' then redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*', unpack(letter)) end
-redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
-redis.call('XDEL', KEYS[1], ARGV[3])
-while at <= #ARGV do redis.pcall('XADD', KEYS[2], 'MAXLEN', '~', 100000, '*', unpack(words())) end
-return 1
+local function tell(is_told)
+  for _ = 1, number() do
+    local event = words()
+    if is_told then redis.pcall('XADD', KEYS[2], 'MAXLEN', '~', 100000, '*', unpack(event)) end
+  end
+end
+tell(true)
+local verdicts = {}
+while at <= #ARGV do
+  local entry, action, first, second = unpack(ARGV, at, at + 3)
+  at = at + 4
+  local letter, target, verdict = words(), KEYS[#verdicts + 3], 1
+  local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], entry, entry, 1)
+  if held.err or not held[1] or held[1][2] ~= ARGV[2] then
+    verdict = 0
+  else
+    local done = 1
+    if action == 'store' then done = redis.pcall('SET', target, second, 'EX', first) end
+    if action == 'delay' then done = redis.pcall('ZADD', target, first, second) end
+    if action == 'bury' then done = redis.pcall('XADD', target, 'MAXLEN', '~', first, '*', unpack(letter)) end
+    if type(done) == 'table' and done.err then
+      verdict = done.err
+    else
+      redis.call('XACK', KEYS[1], ARGV[1], entry)
+      redis.call('XDEL', KEYS[1], entry)
+    end
+  end
+  verdicts[#verdicts + 1] = verdict
+  tell(verdict == 1)
+end
+return verdicts
 """
 
 CLAIM: Final = """#!lua flags=allow-oom
@@ -225,3 +255,13 @@ def script(
 ) -> Call[T]:
     """The call of a script."""
     return Call(("EVAL", text, len(keys), *keys, *args), decode, repeatable=repeatable)
+
+
+def known_script(text: str, keys: Sequence[str], args: Iterable[Word], decode: Callable[[Any], T]) -> Call[T]:
+    """The call of a script that the server probably knows; it fails with ``NOSCRIPT`` if it does not."""
+    return Call(("EVALSHA", _digest(text), len(keys), *keys, *args), decode)
+
+
+@functools.cache
+def _digest(text: str) -> str:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()

@@ -18,20 +18,18 @@ from glidemq_orchestrate.chasquimq.consuming import (
     Arrived,
     Consumer,
     Refused,
-    bury,
     claim,
-    dead_event,
-    event,
     give_back_all,
     leave,
     open_group,
     read,
     take_over,
-    write_event,
 )
+from glidemq_orchestrate.chasquimq.ending import bury, dead_event, event
 from glidemq_orchestrate.chasquimq.envelope import DEFAULT_MAX_ATTEMPTS
 from glidemq_orchestrate.chasquimq.keys import GROUP, ChasquiKeys, check_queue
 from glidemq_orchestrate.chasquimq.profile import server_profile
+from glidemq_orchestrate.chasquimq.reporting import Reports
 from glidemq_orchestrate.chasquimq.running import (
     ChasquiAttempt,
     ChasquiContexts,
@@ -40,7 +38,7 @@ from glidemq_orchestrate.chasquimq.running import (
     End,
     end_of,
 )
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ProtocolError, TransportError
+from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import (
     Duration,
@@ -53,7 +51,7 @@ from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import NameRule, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.worker.executor import Caller, Executor, process_token
 from glidemq_orchestrate.worker.handlers.handler import Handlers, RegistersHandlers
@@ -71,7 +69,7 @@ from glidemq_orchestrate.worker.handlers.registered import Serving
 from glidemq_orchestrate.worker.held_jobs import JobEvents
 from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.services.service import Service
-from glidemq_orchestrate.worker.tasks import JobTask, OwnTask, reconnect_delays
+from glidemq_orchestrate.worker.tasks import JobTask, OwnTask
 from glidemq_orchestrate.worker.threads import Threads, ThreadsUnavailable
 from glidemq_orchestrate.worker.watchdog import RunningHandler, Watchdog
 
@@ -159,7 +157,9 @@ class ChasquiWorker(Service, RegistersHandlers):
         self._middleware, self._allow_import = check_middleware(middleware), check_packages(allow_import)
         self._threads, self._log = Threads("glidemq"), JobLog()
         self._held: dict[str, tuple[ChasquiAttempt, Execution]] = {}
-        self._freed = asyncio.Event()
+        self._freed, self._fetching, self._was_busy = asyncio.Event(), 0, False
+        self._take_over_at, self._take_over_seconds = 0.0, min(self._lease_ms / 2000, TAKE_OVER_SECONDS)
+        self._reports = Reports(self._run, self._consumer, self._failures, self._room_after, self._start)
         self._executor: Executor | None = None
         self._events: JobEvents | None = None
         self._processes: Processes | None = None
@@ -193,10 +193,9 @@ class ChasquiWorker(Service, RegistersHandlers):
         self._events = JobEvents(self._executor.middleware)
         self._watchdog = Watchdog(asyncio.get_running_loop(), self._executing, lambda _attempt, _line: None)
         self._watchdog.start()
+        self._keep(f"reports of queue {queue}", self._reports.serve)
         self._keep(f"queue {queue}", self._fetch_until_stopped)
         self._every(f"leases of queue {queue}", self._lease_ms / 3000, self._renew)
-        take_over_seconds = min(self._lease_ms / 2000, TAKE_OVER_SECONDS)
-        self._every(f"reclaiming of queue {queue}", take_over_seconds, self._take_over)
         if self._run_delayed:
             self._every(f"delayed jobs of queue {queue}", PROMOTE_SECONDS, self._promote)
         if self._run_schedules:
@@ -259,30 +258,48 @@ class ChasquiWorker(Service, RegistersHandlers):
 
     @property
     def _room(self) -> int:
+        """How many more jobs may run."""
         if self._threads.is_crowded or self._stop_requested.is_set():
             return 0
-        return self._concurrency - len(self._held)
+        return self._concurrency - len(self._held) - self._fetching - self._reports.reserved
+
+    def _room_after(self, ends: int) -> int:
+        """How many jobs to fetch with the report of so many ends; none while the queue is empty."""
+        return 0 if self._fetching or self._takes_over else self._room + ends
+
+    @property
+    def _takes_over(self) -> bool:
+        """Whether the next jobs are to be those of silent workers: they would wait for an empty queue."""
+        return asyncio.get_running_loop().time() >= self._take_over_at
 
     async def _fetch_until_stopped(self) -> None:
-        """Fetch jobs while there is room, until stopped."""
-        was_busy = False
+        """Fetch jobs while there is room, until stopped; with ends of runs, ``Reports`` fetches the next."""
         while not self._stop_requested.is_set():
             if (room := self._room) <= 0:
                 await self._wait_for_room()
                 continue
+            self._fetching, takes_over = room, self._takes_over
             try:
-                found = await self._run(read(self._consumer, room, WAIT_MS))
+                found = await self._run(self._fetch(room))
             except ProtocolError as exc:
                 if exc.code != "NOGROUP":
                     raise
                 await self._run(ask(open_group(self._consumer)))  # somebody has deleted the queue
                 continue
+            finally:
+                self._fetching = 0
             self._failures.clear(f"queue {self._consumer.keys.queue}")
-            if found:
-                await self._start(found)
-            elif was_busy:
-                await self._write_events([event("drained", "", "", self._clock.now_ms())])
-            was_busy = bool(found)
+            if not (found or takes_over) and self._was_busy:
+                self._was_busy = False
+                self._reports.tell(event("drained", "", "", self._clock.now_ms()))
+            self._start(found)
+
+    def _fetch(self, room: int) -> Op[Sequence[Arrived | Refused]]:
+        if not self._takes_over:
+            return (yield from ask(read(self._consumer, room, WAIT_MS)))
+        found = yield from take_over(self._consumer, self._lease_ms, room, self._held)
+        self._take_over_at = asyncio.get_running_loop().time() + self._take_over_seconds
+        return found
 
     async def _wait_for_room(self) -> None:
         self._freed.clear()
@@ -291,11 +308,6 @@ class ChasquiWorker(Service, RegistersHandlers):
                 await self._freed.wait()
         except TimeoutError:
             pass
-
-    async def _take_over(self) -> None:
-        """Run the jobs of silent workers while there is room."""
-        if (room := self._room) > 0:
-            await self._start(await self._run(take_over(self._consumer, self._lease_ms, room, self._held)))
 
     async def _renew(self) -> None:
         """Renew what runs; stop each run that has lost its job."""
@@ -328,52 +340,38 @@ class ChasquiWorker(Service, RegistersHandlers):
 
     # --- jobs ---
 
-    async def _start(self, found: Sequence[Arrived | Refused]) -> None:
+    def _start(self, found: Sequence[Arrived | Refused]) -> None:
         if self._stop_requested.is_set():
             return  # they are handed back with all that this consumer holds
-        now_ms = self._clock.now_ms()
+        now_ms, loop = self._clock.now_ms(), asyncio.get_running_loop()
         for one in found:
+            self._was_busy = True
             if isinstance(one, Refused):
-                await self._bury(one, now_ms)
-        attempts = [
-            ChasquiAttempt.of(self._consumer, one, self._unnamed, now_ms)
-            for one in found
-            if isinstance(one, Arrived)
-        ]
-        loop = asyncio.get_running_loop()
-        for attempt in attempts:  # held before anything is awaited, so that they are renewed and handed back
-            self._held[attempt.entry_id] = attempt, Execution([attempt], loop.time())
-        await self._write_events(
-            [
-                event("active", one.envelope.job_id, one.stored_name, now_ms, attempt=one.attempts_made + 1)
-                for one in attempts
-            ]
-        )
-        for attempt in attempts:
-            _, execution = self._held[attempt.entry_id]
+                self._bury(one, now_ms)
+                continue
+            attempt = ChasquiAttempt.of(self._consumer, one, self._unnamed, now_ms)
+            number, name = attempt.attempts_made + 1, attempt.stored_name
+            self._reports.tell(event("active", attempt.envelope.job_id, name, now_ms, attempt=number))
             if self._events is not None:
                 self._events.emit("active", attempt)
+            execution = Execution([attempt], loop.time())
+            self._held[attempt.entry_id] = attempt, execution
             execution.task = JobTask(self._work(attempt, execution), loop=loop)
             execution.task.add_done_callback(functools.partial(self._task_ended, attempt))
 
-    async def _bury(self, refused: Refused, now_ms: int) -> None:
-        await self._run(ask(bury(self._consumer, refused, dead_event(refused, now_ms))))
-        logger.warning(
-            "queue %s of ChasquiMQ: entry %s became a dead letter: %s",
-            self._consumer.keys.queue,
-            refused.entry_id,
-            refused.reason.value,
-            extra={"action": "dead_letter", "queue": self._consumer.keys.queue},
-        )
+    def _bury(self, refused: Refused, now_ms: int) -> None:
+        queue = self._consumer.keys.queue
 
-    async def _write_events(self, events: list[list[str | int | float]]) -> None:
-        """Write events; a failure costs nothing else."""
-        if not events:
-            return
-        try:
-            await self._run(ask_all(write_event(self._consumer.keys, words) for words in events))
-        except GlideMQError as exc:
-            self._failures.report("writing events", exc)
+        def log(was_held: asyncio.Future[bool]) -> None:
+            error = None if was_held.cancelled() else was_held.exception()
+            text = "queue %s of ChasquiMQ: entry %s became a dead letter: %s"
+            if error is not None:
+                text = "queue %s of ChasquiMQ: entry %s cannot become a dead letter: %s"
+            extra = {"action": "dead_letter", "queue": queue}
+            logger.warning(text, queue, refused.entry_id, error or refused.reason.value, extra=extra)
+
+        ending = bury(self._consumer.keys, refused, dead_event(refused, now_ms))
+        self._reports.report(ending).add_done_callback(log)
 
     async def _work(self, attempt: ChasquiAttempt, execution: Execution) -> None:
         assert self._executor is not None  # noqa: S101  made before jobs are fetched
@@ -390,24 +388,13 @@ class ChasquiWorker(Service, RegistersHandlers):
             await self._report(outcome)
 
     async def _report(self, outcome: Outcome) -> None:
-        """End a run on the server, again after each broken connection."""
-        pauses, what = reconnect_delays(), f"reporting jobs of queue {self._consumer.keys.queue}"
-        chance, was_sent = self._jitter.random(), False
-        while True:
-            end = end_of(
-                self._consumer, outcome, result_seconds=self._result_seconds, now_ms=self._clock.now_ms(),
-                chance=chance,
-            )  # fmt: skip
-            try:
-                was_held = await self._run(ask(end.call))
-            except TransportError as exc:
-                was_sent = True
-                self._failures.report(what, exc)
-                await asyncio.sleep(next(pauses))
-            else:
-                self._failures.clear(what)
-                self._ended(end, "" if was_held or was_sent else "stale")
-                return
+        """End a run on the server."""
+        end = end_of(
+            self._consumer, outcome, result_seconds=self._result_seconds, now_ms=self._clock.now_ms(),
+            chance=self._jitter.random(),
+        )  # fmt: skip
+        was_held = await self._reports.report(end.ending)
+        self._ended(end, "" if was_held else "stale")
 
     def _ended(self, end: End, refusal: str) -> None:
         verdict = refusal or end.verdict

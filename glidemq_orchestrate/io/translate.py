@@ -26,6 +26,7 @@ _STRIPPED: Final = {
     exceptions.OutOfMemoryError: "OOM",
     exceptions.ReadOnlyError: "READONLY",
     exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.NoScriptError: "NOSCRIPT",
     exceptions.ClusterDownError: "CLUSTERDOWN",
     exceptions.TryAgainError: "TRYAGAIN",
     exceptions.ClusterCrossSlotError: "CROSSSLOT",

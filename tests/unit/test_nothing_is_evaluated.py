@@ -39,6 +39,7 @@ CORE, AIRFLOW = "glidemq_orchestrate", "providers/airflow/airflow_provider_glide
 DAGSTER = "providers/dagster/dagster_glidemq"
 REVIEWED: Final = {
     f"{CORE}/chasquimq/scripts.py: EVAL": "sends fixed scripts; what users give is an argument",
+    f"{CORE}/chasquimq/scripts.py: EVALSHA": "the same",
     f"{CORE}/io/slots.py: EVAL": "finds the key of such a call",
     f"{CORE}/io/connect.py: import importlib": "imported early, not used",
     f"{CORE}/foundation/importing.py: import importlib": "resolves the names in the tables of packages",

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from glidemq_orchestrate import Handlers, Middleware, RetryLater, Skip, Unrecoverable
-from glidemq_orchestrate.chasquimq import ChasquiBackoff, ChasquiQueue, ChasquiWorker
+from glidemq_orchestrate.chasquimq import ChasquiBackoff, ChasquiJob, ChasquiQueue, ChasquiWorker
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy
 from tests.conftest import Eventually
 from tests.processes import spawned
@@ -319,6 +319,24 @@ def test_a_deleted_queue_is_served_again(
     eventually(lambda: images.result("a") == 1)
 
 
+def test_a_job_of_a_silent_worker_does_not_wait_for_an_empty_queue(
+    images: ChasquiQueue, raw: Raw, serve: Serve, eventually: Eventually
+) -> None:
+    order: list[str] = []
+
+    async def x(ctx: Any) -> None:
+        order.append(ctx.job_id)
+        await asyncio.sleep(0.01)
+
+    images.add("x", job_id="left")
+    raw.client.xgroup_create(raw.key("stream"), "default", 0)
+    raw.client.xreadgroup("default", "silent", {raw.key("stream"): ">"})
+    images.add_many([ChasquiJob("x")] * 400)
+    serve(x, concurrency=1)
+    eventually(lambda: len(order) == 401)
+    assert order.index("left") < 300
+
+
 def test_killed_workers_cost_one_delivery_each(
     images: ChasquiQueue, url: str, serve: Serve, eventually: Eventually
 ) -> None:
@@ -337,6 +355,40 @@ def test_killed_workers_cost_one_delivery_each(
     assert None not in images.results(ids)
     for job_id in ids:
         assert kinds(images, job_id).count(("completed", 1)) == 1
+
+
+def test_jobs_end_after_the_scripts_were_forgotten(
+    images: ChasquiQueue, raw: Raw, serve: Serve, eventually: Eventually
+) -> None:
+    def x(ctx: Any) -> Any:
+        return ctx.data
+
+    serve(x)
+    for count in range(1, 4):
+        raw.client.script_flush()
+        images.add("x", count)
+        eventually(lambda: images.counts().active + images.counts().waiting == 0)
+    completed = [one for one in images.events("0-0", idle_timeout=0.1) if one.kind == "completed"]
+    assert len(completed) == 3
+
+
+def test_an_end_that_cannot_be_written_stops_no_other(
+    images: ChasquiQueue, raw: Raw, serve: Serve, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    barrier = threading.Barrier(2)
+
+    def x(ctx: Any) -> Any:
+        barrier.wait(20)
+        if ctx.data == "fails":
+            raise ValueError("boom")
+        return ctx.data
+
+    raw.client.set(raw.key("delayed"), "no sorted set")
+    images.add_many([ChasquiJob("x", data, data, backoff=QUICK) for data in ("fails", "ends")])
+    serve(x, lease=30, run_delayed=False)
+    eventually(lambda: images.result("ends") == "ends")
+    eventually(lambda: "its outcome was not accepted" in caplog.text)
+    assert len(raw.stream()) == 1
 
 
 def test_jobs_end_while_the_memory_is_full(

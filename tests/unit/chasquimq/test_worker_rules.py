@@ -87,33 +87,39 @@ def ended(kind: Kind, text: str = "", *, attempt: int = 0, retry: Retry | None =
 
 
 def words(end: End) -> list[Any]:
-    return list(end.call.words[6:])  # without EVAL, the script and the keys
+    return list(end.ending.words)
 
 
 def test_a_result_is_stored_and_null_is_not() -> None:  # fact 20
     done = words(ended(Kind.DONE, '{"got":1}'))
-    assert done[:7] == ["default", "me", "1-1", "store", 60, "\udc81\udca3got\x01", 0]
-    assert done[8:10] == ["e", "completed"]
-    assert words(ended(Kind.DONE, "null"))[3] == words(ended(Kind.SKIP, "why"))[3] == "settle"
+    assert done[:6] == ["1-1", "store", 60, "\udc81\udca3got\x01", 0, 1]
+    assert done[7:9] == ["e", "completed"]
+    assert words(ended(Kind.DONE, "null"))[1] == words(ended(Kind.SKIP, "why"))[1] == "settle"
+
+
+def test_a_result_that_cannot_be_packed_is_a_failure() -> None:
+    end = ended(Kind.DONE, str(2**70))
+    assert (end.verdict, words(end)[1]) == ("failed", "bury")
+    assert "64 bits" in end.outcome.text
 
 
 def test_a_failure_is_followed_by_another_run_with_its_pause() -> None:  # fact 17
     backoff = StoredBackoff("exponential", 20, jitter_ms=0)
     for attempt, pause in enumerate((20, 40, 80)):
         end = ended(Kind.FAIL, "boom", attempt=attempt, retry=Retry(9, backoff), first=9)
-        assert (end.verdict, end.outcome.second, words(end)[3:5]) == (
+        assert (end.verdict, end.outcome.second, words(end)[1:3]) == (
             "retrying",
             pause,
             ["delay", NOW + pause],
         )
     end = ended(Kind.FAIL, "later", retry=Retry(9, backoff), first=9, second=5_000)
-    assert words(end)[4] == NOW + 5_000
+    assert words(end)[2] == NOW + 5_000
 
 
 def test_the_last_failure_makes_a_dead_letter() -> None:  # facts 15 and 16
     end = ended(Kind.FAIL, "boom", attempt=1, retry=Retry(2), first=2)
-    assert (end.verdict, words(end)[3]) == ("failed", "bury")
-    assert words(end)[13:15] == ["reason", "retries_exhausted"]
+    assert (end.verdict, words(end)[1]) == ("failed", "bury")
+    assert words(end)[11:13] == ["reason", "retries_exhausted"]
     assert words(end)[-12:-10] == ["e", "dlq"]
     assert words(end)[-4:] == ["attempt", 2, "reason", "retries_exhausted"]
     assert "unrecoverable" in words(ended(Kind.FAIL, "no", retry=Retry(9)))
@@ -121,14 +127,14 @@ def test_the_last_failure_makes_a_dead_letter() -> None:  # facts 15 and 16
 
 def test_what_is_given_back_keeps_its_runs() -> None:
     end = ended(Kind.LATER, attempt=1, first=NOW + 50, second=UNBEGUN)
-    assert words(end)[3:5] == ["delay", NOW + 50]
-    assert Envelope.read(words(end)[5].encode(errors="surrogateescape")[5:]).attempt == 1
+    assert words(end)[1:3] == ["delay", NOW + 50]
+    assert Envelope.read(words(end)[3].encode(errors="surrogateescape")[5:]).attempt == 1
 
 
 def test_children_and_signals_are_refused() -> None:
     for kind in (Kind.CHILDREN, Kind.SUSPEND):
         end = ended(kind)
-        assert (end.verdict, words(end)[3]) == ("failed", "bury")
+        assert (end.verdict, words(end)[1]) == ("failed", "bury")
         assert "is not possible for a job of ChasquiMQ" in end.outcome.text
 
 
