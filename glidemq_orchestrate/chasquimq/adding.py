@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -11,19 +11,22 @@ from glidemq_orchestrate.chasquimq.envelope import ChasquiBackoff, Envelope, Ret
 from glidemq_orchestrate.chasquimq.keys import ChasquiKeys, check_job_id, check_job_name
 from glidemq_orchestrate.chasquimq.msgpack import Packable, to_word
 from glidemq_orchestrate.chasquimq.profile import Profile
-from glidemq_orchestrate.chasquimq.scripts import ADD, ADD_DELAYED, CANCEL, script
+from glidemq_orchestrate.chasquimq.scripts import ADD, ADD_DELAYED, ADD_MANY, CANCEL, script
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.foundation.values import lasting, whole
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Word, command
+from glidemq_orchestrate.wire.call import Call, Word, command, parts
 
 MARKER_SECONDS: Final = 100
 """As long as Redis remembers the id of an added job."""
 GRACE_SECONDS: Final = 3_600
+_NO_OPTIONS: Final = (None, None, None)
 MAX_ATTEMPTS: Final = 2**32 - 1
-TRIP_JOBS: Final = 1000
+TRIP_JOBS: Final = 1_000
+CALL_JOBS: Final = 250
+"""Of one call: the server does nothing else meanwhile."""
 TRIP_BYTES: Final = 8_000_000
 
 
@@ -53,6 +56,9 @@ class ChasquiJob:
     def __post_init__(self) -> None:
         """Refuse what cannot be stored."""
         check_job_name(self.name)
+        has_delay = type(self.delay) is not int or self.delay != 0
+        if not has_delay and (self.job_id, self.attempts, self.backoff) == _NO_OPTIONS:
+            return  # the common case
         if self.job_id is not None:
             check_job_id(self.job_id)
         lasting("delay", self.delay)
@@ -62,11 +68,12 @@ class ChasquiJob:
 
 
 class Adding(NamedTuple):
-    """The call that adds a job, with the id of the job and the size of its envelope."""
+    """A packed job, and the call that adds it if it is delayed."""
 
     job_id: str
-    call: Call[Any]
-    size: int
+    name: str
+    envelope: str
+    delayed: Call[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +92,51 @@ class Producer:
     max_waiting: int | None
     max_delay_ms: int
 
-    def calls(self, jobs: Iterable[ChasquiJob], now_ms: int, profile: Profile) -> list[Adding]:
-        """The calls that add the jobs.
+    def pack(self, jobs: Iterable[ChasquiJob], now_ms: int) -> list[Adding]:
+        """The jobs as they are added.
 
         Raises:
             InvalidJob: A delay is too long.
             EncodeError, PayloadTooLarge: The data cannot be packed, or is too long.
         """
-        return [self._call(job, now_ms, profile) for job in jobs]
+        return [self._pack(job, now_ms) for job in jobs]
 
-    def _call(self, job: ChasquiJob, now_ms: int, profile: Profile) -> Adding:
+    def _pack(self, job: ChasquiJob, now_ms: int) -> Adding:
         job_id = new_job_id(now_ms) if job.job_id is None else job.job_id
         retry = None
         if job.attempts is not None or job.backoff is not None:
             retry = Retry(job.attempts, None if job.backoff is None else job.backoff.stored)
-        envelope = Envelope.of(job_id, job.data, now_ms, retry).packed
+        envelope, delayed = Envelope.of(job_id, job.data, now_ms, retry).packed, None
         if delay_ms := milliseconds(job.delay):
-            return Adding(job_id, self._delayed(job, job_id, envelope, now_ms, delay_ms), len(envelope))
-        return Adding(job_id, self._now(job.name, job_id, envelope, profile), len(envelope))
+            delayed = self._delayed(job, job_id, envelope, now_ms, delay_ms)
+        return Adding(job_id, job.name, to_word(envelope), delayed)
 
-    def _now(self, name: str, job_id: str, envelope: bytes, profile: Profile) -> Call[Any]:
-        stream, entry = self.keys.key("stream"), entry_words(name, envelope, self.max_waiting)
+    def calls(self, made: Sequence[Adding], profile: Profile) -> list[Call[Any]]:
+        """The calls that add packed jobs: one for many without a delay."""
+        now = [one for one in made if one.delayed is None]
+        adding = [self._now(now[0], profile)] if len(now) == 1 else []
+        if len(now) > 1:
+            adding = [self._many(part, profile) for part in parts(now, CALL_JOBS)]
+        return [*adding, *(one.delayed for one in made if one.delayed is not None)]
+
+    def _now(self, job: Adding, profile: Profile) -> Call[Any]:
+        stream, entry = self.keys.key("stream"), entry_words(job.name, job.envelope, self.max_waiting)
         if profile is Profile.FULL:
-            words = ("XADD", stream, "IDMP", self.id, job_id, *entry)
+            words = ("XADD", stream, "IDMP", self.id, job.job_id, *entry)
             return command(*words, decode=replies.text, repeatable=True)
-        marker = self.keys.added(self.id, job_id)
+        marker = self.keys.added(self.id, job.job_id)
         return script(ADD, [marker, stream], [MARKER_SECONDS, *entry], replies.text, repeatable=True)
+
+    def _many(self, jobs: Sequence[Adding], profile: Profile) -> Call[Any]:
+        keys = [self.keys.key("stream")]
+        if profile is not Profile.FULL:
+            keys += [self.keys.added(self.id, one.job_id) for one in jobs]
+        words: list[Word] = [
+            self.id, MARKER_SECONDS, "" if self.max_waiting is None else self.max_waiting
+        ]  # fmt: skip
+        for one in jobs:
+            words += (one.job_id, one.envelope, one.name)
+        return script(ADD_MANY, keys, words, replies.integer, repeatable=True)
 
     def _delayed(
         self, job: ChasquiJob, job_id: str, envelope: bytes, now_ms: int, delay_ms: int
@@ -129,10 +155,10 @@ class Producer:
         return script(ADD_DELAYED, keys, [seconds, run_at, member], replies.integer, repeatable=True)
 
 
-def entry_words(name: str, envelope: bytes, max_length: int | None) -> list[Word]:
+def entry_words(name: str, envelope: str, max_length: int | None) -> list[Word]:
     """The words of XADD after the key and what makes it idempotent."""
     limit: list[Word] = [] if max_length is None else ["MAXLEN", "~", max_length]
-    return [*limit, "*", "d", to_word(envelope), *(["n", name] if name else [])]
+    return [*limit, "*", "d", envelope, *(["n", name] if name else [])]
 
 
 def cancel(keys: ChasquiKeys, job_id: str) -> Call[bool]:
@@ -141,15 +167,15 @@ def cancel(keys: ChasquiKeys, job_id: str) -> Call[bool]:
     return script(CANCEL, names, (), lambda reply: replies.integer(reply) == 1)
 
 
-def trips(made: Iterable[Adding]) -> Iterator[list[Call[Any]]]:
-    """The calls in pipelines of a bounded size."""
-    part: list[Call[Any]] = []
+def trips(made: Iterable[Adding]) -> Iterator[list[Adding]]:
+    """The jobs in trips of a bounded size."""
+    part: list[Adding] = []
     size = 0
     for one in made:
-        if part and (len(part) == TRIP_JOBS or size + one.size > TRIP_BYTES):
+        if part and (len(part) == TRIP_JOBS or size + len(one.envelope) > TRIP_BYTES):
             yield part
             part, size = [], 0
-        part.append(one.call)
-        size += one.size
+        part.append(one)
+        size += len(one.envelope)
     if part:
         yield part

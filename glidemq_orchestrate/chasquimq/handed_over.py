@@ -10,7 +10,7 @@ from glidemq_orchestrate.chasquimq.adding import entry_words
 from glidemq_orchestrate.chasquimq.dead_letters import ChasquiDeadLetter, latest
 from glidemq_orchestrate.chasquimq.envelope import Envelope, Retry
 from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
-from glidemq_orchestrate.chasquimq.msgpack import Packable
+from glidemq_orchestrate.chasquimq.msgpack import Packable, to_word
 from glidemq_orchestrate.chasquimq.scripts import ADD, PRESENT, WITHDRAW, script
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, command
@@ -49,7 +49,7 @@ def add(keys: ChasquiKeys, job: HandedOver, max_waiting: int | None, now_ms: int
         EncodeError, PayloadTooLarge: The data cannot be packed, or is too long.
     """
     envelope = Envelope.of(job.id, job.data, now_ms, ONE_RUN)
-    words = entry_words(job.name, envelope.packed, max_waiting)
+    words = entry_words(job.name, to_word(envelope.packed), max_waiting)
     names = [keys.handed_over(job.id), keys.key("stream")]
     return script(ADD, names, [MARK_SECONDS, *words], replies.text, repeatable=True)
 

@@ -87,6 +87,8 @@ def check_job_name(name: str) -> str:
     """
     if not isinstance(name, str):
         raise InvalidJob(f"job name must be text, got {type(name).__name__}")
+    if len(name) <= MAX_NAME_BYTES and name.isascii():
+        return name
     if SURROGATES.search(name):
         raise InvalidJob(f"job name {shown(name)} is not valid: it has a lone surrogate")
     if (size := len(name.encode())) > MAX_NAME_BYTES:

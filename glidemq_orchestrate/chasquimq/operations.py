@@ -130,9 +130,9 @@ class ChasquiOperations:
             InvalidJob, EncodeError, PayloadTooLarge: A job is not valid; nothing was sent.
             ServerBusy: The server's memory is full; some may have been added.
         """
-        made = self._producer.calls(jobs, self._clock.now_ms(), self.profile)
+        made = self._producer.pack(jobs, self._clock.now_ms())
         for part in adding.trips(made):
-            yield from ask_all(part)
+            yield from ask_all(self._producer.calls(part, self.profile))
         return [one.job_id for one in made]
 
     def cancel(self, job_id: str) -> Op[bool]:

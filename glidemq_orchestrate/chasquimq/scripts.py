@@ -24,6 +24,33 @@ redis.call('SET', KEYS[1], id, 'EX', ARGV[1])
 return id
 """
 
+ADD_MANY: Final = """
+-- Adds jobs, each once; servers without IDMP have a marker for each. Returns how many there are.
+-- KEYS 1 stream, then the marker of each job if there are any
+-- ARGV 1 producer 2 seconds that a marker lives 3 longest stream, '' without limit, then the id, envelope and
+--   name of each job
+local count = (#ARGV - 3) / 3
+for number = 1, count do
+  local job_id, envelope, name = unpack(ARGV, 3 * number + 1, 3 * number + 3)
+  local marker, words = KEYS[number + 1], {}
+  if not marker then words = {'IDMP', ARGV[1], job_id} end
+  if ARGV[3] ~= '' then
+    for _, word in ipairs({'MAXLEN', '~', ARGV[3]}) do words[#words + 1] = word end
+  end
+  for _, word in ipairs({'*', 'd', envelope}) do words[#words + 1] = word end
+  if name ~= '' then
+    words[#words + 1] = 'n'
+    words[#words + 1] = name
+  end
+  if not marker then
+    redis.call('XADD', KEYS[1], unpack(words))
+  elseif not redis.call('GET', marker) then
+    redis.call('SET', marker, redis.call('XADD', KEYS[1], unpack(words)), 'EX', ARGV[2])
+  end
+end
+return count
+"""
+
 ADD_DELAYED: Final = """
 -- KEYS 1 dlid 2 delayed 3 didx; ARGV 1 seconds 2 run at 3 member. Returns 0 if the id was scheduled before.
 if not redis.call('SET', KEYS[1], '1', 'NX', 'EX', ARGV[1]) then return 0 end
@@ -240,8 +267,8 @@ return redis.call('XDEL', KEYS[1], ARGV[2])
 """
 
 ALL: Final = (
-    ADD, ADD_DELAYED, CANCEL, REPLAY, UPSERT, REMOVE, OPEN, END, CLAIM, LEAVE, PROMOTE, HOLD, FIRE, PRESENT,
-    WITHDRAW,
+    ADD, ADD_MANY, ADD_DELAYED, CANCEL, REPLAY, UPSERT, REMOVE, OPEN, END, CLAIM, LEAVE, PROMOTE, HOLD, FIRE,
+    PRESENT, WITHDRAW,
 )  # fmt: skip
 
 

@@ -51,6 +51,14 @@ def test_many_jobs_keep_their_order(images: ChasquiQueue, raw: Raw) -> None:
     assert images.add_many([]) == []
 
 
+def test_many_jobs_are_each_added_once(images: ChasquiQueue, raw: Raw) -> None:
+    jobs = [ChasquiJob("x" if number % 2 else "", number, f"{number}") for number in range(80)]
+    for _ in range(2):
+        assert images.add_many([*jobs, jobs[-1]])[-2:] == ["79", "79"]
+    first, *_, last = raw.stream()
+    assert (len(raw.stream()), list(first), last[b"n"]) == (80, [b"d"], b"x")
+
+
 def test_a_delayed_job_waits_in_the_sorted_set(images: ChasquiQueue, raw: Raw) -> None:
     backoff = ChasquiBackoff("fixed", 0.25)
     images.add("later", {"z": 2}, job_id="dj-1", delay=60, backoff=backoff)

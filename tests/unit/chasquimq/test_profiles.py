@@ -16,8 +16,8 @@ PRODUCER = Producer(ChasquiKeys("emails"), "p-1", 1_000_000, 60_000)
 
 
 def words(profile: Profile, **options: Any) -> tuple[Any, ...]:
-    (adding,) = PRODUCER.calls([ChasquiJob(**options)], 1_700_000_000_000, profile)
-    return adding.call.words
+    (call,) = PRODUCER.calls(PRODUCER.pack([ChasquiJob(**options)], 1_700_000_000_000), profile)
+    return call.words
 
 
 def test_the_command_of_an_add_is_that_of_chasquimq() -> None:
