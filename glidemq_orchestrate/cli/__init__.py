@@ -12,6 +12,7 @@ from glidemq_orchestrate import __version__
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.bridge import bridge_app
 from glidemq_orchestrate.cli.chaos import chaos_app
+from glidemq_orchestrate.cli.chasquimq import chasquimq_app
 from glidemq_orchestrate.cli.events import events
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.init import init
@@ -52,6 +53,7 @@ app.command()(process.server)
 app.command()(process.worker)
 app.command()(process.supervise)
 app.add_typer(bridge_app)
+app.add_typer(chasquimq_app)
 app.add_typer(flow_app)
 app.add_typer(queue_app)
 app.add_typer(job_app)

@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -118,19 +119,10 @@ def worker(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish them or return them to the queue."""
-    from glidemq_orchestrate.worker.services.worker import (  # noqa: PLC0415  no other command needs it
-        Worker,
-        load_handlers,
-        package_of,
-    )
+    from glidemq_orchestrate.worker.services.worker import Worker  # noqa: PLC0415  no other command needs it
 
-    log_to_stderr(log_level)
-    if log_json:
-        for root_handler in logging.getLogger().handlers:
-            root_handler.setFormatter(JsonLines())
-    handlers = Handlers()
-    for name in app_names:
-        handlers.include(load_handlers(name))
+    start_log(log_level, as_json=log_json)
+    handlers, packages = loaded(app_names, allow_import)
     Worker(
         url,
         queues=queue,
@@ -139,8 +131,26 @@ def worker(
         prefix=prefix,
         lease=lease,
         shutdown_timeout=timedelta(seconds=stop_after),
-        allow_import=allow_import or [package_of(name) for name in app_names],
+        allow_import=packages,
     ).run()
+
+
+def start_log(level: LogLevel, *, as_json: bool) -> None:
+    """Log to standard error, in lines of text or of JSON."""
+    log_to_stderr(level)
+    if as_json:
+        for root_handler in logging.getLogger().handlers:
+            root_handler.setFormatter(JsonLines())
+
+
+def loaded(app_names: Sequence[str], allow_import: Sequence[str] | None) -> tuple[Handlers, Sequence[str]]:
+    """The handlers of the modules of a worker, and the packages from which they may import."""
+    from glidemq_orchestrate.worker.services.worker import load_handlers, package_of  # noqa: PLC0415  see worker
+
+    handlers = Handlers()
+    for name in app_names:
+        handlers.include(load_handlers(name))
+    return handlers, allow_import or [package_of(name) for name in app_names]
 
 
 @reports_errors
