@@ -10,7 +10,14 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.attempts.exchange import begin
-from glidemq_orchestrate.chasquimq.handed_over import HandedOver, add, id_of, remote_data, withdraw
+from glidemq_orchestrate.chasquimq.handed_over import (
+    HandedOver,
+    add,
+    id_of,
+    keep_marks,
+    remote_data,
+    withdraw,
+)
 from glidemq_orchestrate.chasquimq.keys import GROUP, ChasquiKeys, check_queue
 from glidemq_orchestrate.chasquimq.queue import MAX_WAITING, AsyncChasquiQueue
 from glidemq_orchestrate.chasquimq.remote import Remote, Remotes
@@ -39,11 +46,12 @@ __all__ = ["ChasquiBridge"]
 T = TypeVar("T")
 logger = logging.getLogger("glidemq_orchestrate.worker")
 CHECK_SECONDS: Final = 2.0
+MARKS_SECONDS: Final = 3_600.0
 AGAIN: Final = timedelta(seconds=2)
 CONCURRENCY: Final = 100
 MAX_LOSSES: Final = 1_000
 """Of bridges: what runs elsewhere cannot be the cause."""
-HISTORY_MS: Final = 3_600_000
+HISTORY_MS: Final = 86_400_000
 NOTE: Final = "chasquimq"
 
 
@@ -98,8 +106,9 @@ class ChasquiBridge(Worker):
     those of our job; ChasquiMQ runs each of its jobs once, unless a worker dies. The results of the
     dependencies of a node are added to data that is an object, or missing, as ``inputs``.
 
-    Workers of ChasquiMQ must store results (``store_results``), otherwise every result is None. The progress
-    of a job is the id of the job in ChasquiMQ.
+    Workers of ChasquiMQ must store results (``store_results``), otherwise every result is None, and write
+    events: a job that is gone without an event, a result and a dead letter was lost, and has failed. The
+    progress of a job is the id of the job in ChasquiMQ.
 
     After kill -9 of the bridge, its jobs return to the queue, and it or another bridge continues to wait for
     what it had added; nothing is added twice. A job that is cancelled is taken from the queue of ChasquiMQ
@@ -166,7 +175,12 @@ class ChasquiBridge(Worker):
         self._remotes = Remotes(self._remote.run, self._chasqui_keys, f"{since}-0", loop.time)
         self._keep("events of ChasquiMQ", self._follow)
         self._every("jobs in ChasquiMQ", CHECK_SECONDS, self._remotes.check_all)
+        self._every("marks of jobs in ChasquiMQ", MARKS_SECONDS, self._keep_marks)
         await super()._begin()
+
+    async def _keep_marks(self) -> None:
+        if self._remotes is not None and self._remotes.jobs:
+            await self._remote.run(keep_marks(self._chasqui_keys, list(self._remotes.jobs)))
 
     async def _follow(self) -> None:
         assert self._remotes is not None  # noqa: S101  made before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,10 +13,10 @@ from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
 from glidemq_orchestrate.chasquimq.msgpack import Packable, to_word
 from glidemq_orchestrate.chasquimq.scripts import ADD, PRESENT, WITHDRAW, script
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, command
+from glidemq_orchestrate.wire.call import Call, Op, ask, command, send_all
 
 MARK_SECONDS: Final = 7 * 86_400
-"""How long the bridge knows which entry it added for an attempt."""
+"""How long a bridge knows which entry it added for an attempt, after it has last looked after the job."""
 ONE_RUN: Final = Retry(1)
 """The job of the bridge repeats a failed run, so ChasquiMQ does not."""
 PREFIX: Final = "gmo:"
@@ -52,6 +52,12 @@ def add(keys: ChasquiKeys, job: HandedOver, max_waiting: int | None, now_ms: int
     words = entry_words(job.name, to_word(envelope.packed), max_waiting)
     names = [keys.handed_over(job.id), keys.key("stream")]
     return script(ADD, names, [MARK_SECONDS, *words], replies.text, repeatable=True)
+
+
+def keep_marks(keys: ChasquiKeys, job_ids: Iterable[str]) -> Op[None]:
+    """Know for longer which entries were added for these jobs, which have not ended."""
+    marks = [keys.handed_over(job_id) for job_id in job_ids]
+    yield from send_all(command("EXPIRE", mark, MARK_SECONDS, decode=replies.anything) for mark in marks)
 
 
 def present(keys: ChasquiKeys, entries: Sequence[str]) -> Call[list[int]]:

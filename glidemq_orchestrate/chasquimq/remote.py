@@ -28,6 +28,10 @@ class RemoteFailed(Exception):
     """The handler in ChasquiMQ's worker failed; the message is its error."""
 
 
+class RemoteVanished(Exception):
+    """A job is gone from ChasquiMQ, and nothing tells how it ended."""
+
+
 @dataclass(slots=True, eq=False)
 class Remote:
     """A job that was handed over.
@@ -131,12 +135,16 @@ class Remotes:
                 if letter is not None:
                     _fail(remote, letter.reason, remote.error)
                 else:
-                    await self._complete(remote)
+                    await self._complete(remote, needs_result=True)
 
-    async def _complete(self, remote: Remote) -> None:
+    async def _complete(self, remote: Remote, *, needs_result: bool = False) -> None:
+        """End a job with its result. ``needs_result``: without one it was lost, since no event says more."""
         key = self.keys.result(remote.id)
         stored: str | None = await self.run(ask(command("GET", key, decode=lambda reply: reply)))
         if remote.ended.done():
+            return
+        if stored is None and needs_result:
+            remote.ended.set_exception(RemoteVanished(_VANISHED.format(remote.id, self.keys.queue)))
             return
         try:
             where = f"the result of job {remote.id}"
@@ -145,6 +153,11 @@ class Remotes:
             remote.ended.set_exception(exc)
 
 
+_VANISHED: Final = (
+    "job {} is gone from queue {} of ChasquiMQ without an event, a dead letter or a result: the queue was "
+    "trimmed or deleted, or its workers write no events. Fix: events_enabled=True and store_results=True "
+    "there, and fewer waiting jobs than max_waiting"
+)
 _NOTED: Final = (ChasquiEventKind.COMPLETED, ChasquiEventKind.FAILED, ChasquiEventKind.DLQ)
 
 

@@ -20,6 +20,7 @@ import redis
 
 from glidemq_orchestrate import Client, EmbeddedServer, FlowNode, FlowSpec, JobState, Queue
 from glidemq_orchestrate.chasquimq import ChasquiBridge, ChasquiQueue, ChasquiWorker
+from glidemq_orchestrate.chasquimq import bridge as bridge_module
 from glidemq_orchestrate.errors import FlowFailed, HandlerNotFound
 from glidemq_orchestrate.jobs.attempt import Attempt
 from tests.conftest import Eventually
@@ -312,6 +313,31 @@ def test_ends_are_found_without_their_events(
     eventually(lambda: queue.get_job(fine).result == {"name": "echo", "data": 1})
     eventually(lambda: queue.get_job(broken).state is JobState.FAILED)
     assert "retries_exhausted" in (queue.get_job(broken).failed_reason or "")
+
+
+def test_a_job_that_vanishes_fails_and_runs_again(
+    sides: Sides, bridge: Start, serve: Serve, eventually: Eventually
+) -> None:
+    bridge()
+    lost, repeated = sides.queue.add("echo"), sides.queue.add("echo", 1, attempts=2)
+    eventually(lambda: sides.images.counts().waiting == 2)
+    sides.raw.client.delete(sides.raw.key("stream"))
+    eventually(lambda: sides.queue.get_job(lost).state is JobState.FAILED)
+    assert "RemoteVanished: job gmo:images:" in (sides.queue.get_job(lost).failed_reason or "")
+    serve(echo)
+    eventually(lambda: sides.queue.get_job(repeated).result == {"name": "echo", "data": 1})
+
+
+def test_the_bridge_knows_for_longer_what_has_not_ended(
+    sides: Sides, bridge: Start, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_module, "MARKS_SECONDS", 0.1)
+    bridge()
+    sides.queue.add("echo")
+    eventually(lambda: sides.added)
+    mark = sides.raw.key(f"gmo:handed-over:{sides.added[0]}")
+    sides.raw.client.expire(mark, 100)
+    eventually(lambda: sides.raw.client.ttl(mark) > 86_400)
 
 
 def test_an_outage_of_the_other_server_costs_no_attempt(
