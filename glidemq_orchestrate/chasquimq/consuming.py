@@ -156,6 +156,15 @@ def claim(consumer: Consumer, entries: Sequence[str], idle_ms: int = 0) -> Call[
 
 def give_back_all(consumer: Consumer) -> Op[int]:
     """Give back everything that the consumer holds, also what it has not seen; returns how many."""
+    return (yield from _claim_all(consumer, GIVEN_BACK_MS))
+
+
+def renew_all(consumer: Consumer) -> Op[int]:
+    """Renew everything that the consumer holds; returns how many."""
+    return (yield from _claim_all(consumer, 0))
+
+
+def _claim_all(consumer: Consumer, idle_ms: int) -> Op[int]:
     count, first = 0, "-"
     while True:
         words = ("XPENDING", consumer.keys.key("stream"), consumer.group, first, "+", 500, consumer.name)
@@ -167,7 +176,7 @@ def give_back_all(consumer: Consumer) -> Op[int]:
             return count  # somebody has deleted the queue
         if not found:
             return count
-        yield from ask(claim(consumer, found, GIVEN_BACK_MS))
+        yield from ask(claim(consumer, found, idle_ms))
         count, first = count + len(found), f"({found[-1]}"
 
 

@@ -18,7 +18,6 @@ from glidemq_orchestrate.chasquimq.consuming import (
     Arrived,
     Consumer,
     Refused,
-    claim,
     give_back_all,
     leave,
     open_group,
@@ -29,6 +28,7 @@ from glidemq_orchestrate.chasquimq.ending import bury, dead_event, event
 from glidemq_orchestrate.chasquimq.envelope import DEFAULT_MAX_ATTEMPTS
 from glidemq_orchestrate.chasquimq.keys import GROUP, ChasquiKeys, check_queue
 from glidemq_orchestrate.chasquimq.profile import server_profile
+from glidemq_orchestrate.chasquimq.renewing import Renewals
 from glidemq_orchestrate.chasquimq.reporting import Reports
 from glidemq_orchestrate.chasquimq.running import (
     ChasquiAttempt,
@@ -160,6 +160,9 @@ class ChasquiWorker(Service, RegistersHandlers):
         self._freed, self._fetching, self._was_busy = asyncio.Event(), 0, False
         self._take_over_at, self._take_over_seconds = 0.0, min(self._lease_ms / 2000, TAKE_OVER_SECONDS)
         self._reports = Reports(self._run, self._consumer, self._failures, self._room_after, self._start)
+        self._renewals = Renewals(
+            self._run, self._consumer, self._settings, self._lease_ms / 1000, self._held, self._lose
+        )
         self._executor: Executor | None = None
         self._events: JobEvents | None = None
         self._processes: Processes | None = None
@@ -193,9 +196,10 @@ class ChasquiWorker(Service, RegistersHandlers):
         self._events = JobEvents(self._executor.middleware)
         self._watchdog = Watchdog(asyncio.get_running_loop(), self._executing, lambda _attempt, _line: None)
         self._watchdog.start()
+        await self._renewals.start()
         self._keep(f"reports of queue {queue}", self._reports.serve)
         self._keep(f"queue {queue}", self._fetch_until_stopped)
-        self._every(f"leases of queue {queue}", self._lease_ms / 3000, self._renew)
+        self._every(f"leases of queue {queue}", self._renewals.seconds, self._renewals.renew)
         if self._run_delayed:
             self._every(f"delayed jobs of queue {queue}", PROMOTE_SECONDS, self._promote)
         if self._run_schedules:
@@ -238,6 +242,7 @@ class ChasquiWorker(Service, RegistersHandlers):
         if self._watchdog is not None:
             self._watchdog.stop()
         await self._end_tasks()
+        await self._quietly("ending the renewer", self._renewals.close)
         if self._own() is not None:
             await self._quietly("giving jobs back", lambda: self._run(give_back_all(self._consumer)))
             await self._quietly("leaving the group", lambda: self._run(ask(leave(self._consumer))))
@@ -309,17 +314,10 @@ class ChasquiWorker(Service, RegistersHandlers):
         except TimeoutError:
             pass
 
-    async def _renew(self) -> None:
-        """Renew what runs; stop each run that has lost its job."""
-        held = list(self._held)
-        if not held:
-            return
-        for entry_id in await self._run(ask(claim(self._consumer, held))):
-            if entry_id in self._held:
-                self._lose(*self._held[entry_id])
-
-    def _lose(self, attempt: ChasquiAttempt, execution: Execution) -> None:
-        if execution.stopped is not None or execution.has_ended:
+    def _lose(self, entry_id: str) -> None:
+        """Stop a run that has lost its job."""
+        attempt, execution = self._held.get(entry_id, (None, None))
+        if attempt is None or execution is None or execution.stopped is not None or execution.has_ended:
             return
         execution.stopped = {attempt.job_id: False}
         for context in execution.contexts:

@@ -21,13 +21,14 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from glidemq_orchestrate.attempts.exchange import TAKEN_BACK, heartbeat, renew_all
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import seconds
+from glidemq_orchestrate.foundation.functions import named_function
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.settings import ENV_URL, ConnectionSettings
 from glidemq_orchestrate.wire.call import Run
@@ -45,6 +46,7 @@ LEASES: Final = 10
 MIN_LIMIT: Final = 60.0
 HURRIED: Final = 3.0
 READY_SECONDS: Final = 5.0
+CLIENT: Final = f"{__name__}:renewal_client"
 _ALL: Final[weakref.WeakSet[Renewer]] = weakref.WeakSet()
 
 
@@ -57,9 +59,10 @@ class Renewer:
         settings: Its connection.
         lock_seconds: How long a lease lasts.
         group: The consumer group of the workers, or a subscription.
+        client: The function, by import path, that makes the connection of the process; see ``Renews``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all but the last have no sensible default
         self,
         worker: str,
         queues: Sequence[str],
@@ -67,7 +70,9 @@ class Renewer:
         lock_seconds: float,
         *,
         group: str = GROUP,
+        client: str = CLIENT,
     ) -> None:
+        self._client = client
         self._worker, self._queues, self._settings, self._group = worker, list(queues), settings, group
         self._patience = patience = min(lock_seconds * SHARE, MAX_PATIENCE)
         self._is_hurried = patience < HURRIED
@@ -178,7 +183,7 @@ class Renewer:
             if one.init
         }
         path = [_SOURCES, *(os.path.abspath(part) for part in sys.path if part)]  # noqa: PTH100
-        about = {"worker": self._worker, "queues": self._queues, "group": self._group}
+        about = {"worker": self._worker, "queues": self._queues, "group": self._group, "client": self._client}
         return {**about, "path": path, "connection": connection}
 
 
@@ -292,11 +297,27 @@ PRINT_EVERY_SECONDS: Final = 60.0
 CALL_SECONDS: Final = 2.0
 
 
+class Renews(Protocol):
+    """What the process needs of a connection."""
+
+    def renew(self, queue: str, group: str, worker: str) -> int:
+        """Renew all leases of a worker in a queue; returns how many."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
 class _RenewalClient(SyncFacade):
     """The connection, opened on first use."""
 
     def renew(self, queue: str, group: str, worker: str) -> int:
+        """Renew all leases of a worker in a queue; returns how many."""
         return self._run(renew_all(QueueKeys(self._prefix, queue), group, worker, self._clock))
+
+
+def renewal_client(settings: ConnectionSettings) -> Renews:
+    """The connection of the process for a worker of ours."""
+    return _RenewalClient(settings)
 
 
 class LeaseRenewal:
@@ -307,25 +328,28 @@ class LeaseRenewal:
         queues: The queues that it serves.
         group: The consumer group of the workers, or a subscription.
         connection: The fields of its ``ConnectionSettings``.
+        client: See ``Renewer``.
     """
 
     def __init__(
-        self, *, worker: str, queues: Sequence[str], group: str, connection: Mapping[str, Any]
+        self, *, worker: str, queues: Sequence[str], group: str, connection: Mapping[str, Any], client: str
     ) -> None:
+        self._make = named_function(client, "the client that renews leases").function
         settings = ConnectionSettings(**connection)
         calls = min(seconds(settings.socket_timeout), CALL_SECONDS)
         connecting = min(seconds(settings.connect_timeout), calls)
         self._settings = replace(settings, socket_timeout=calls, connect_timeout=connecting, confirm=None)
         self._worker, self._queues, self._group = worker, queues, group
-        self._client: _RenewalClient | None = None
+        self._client: Renews | None = None
         self._printed = 0.0
 
     def renew(self, silent: float) -> None:
         """Renew all leases; a failure is printed, and the next call tries again."""
-        self._client = self._client or _RenewalClient(self._settings)
+        client: Renews = self._client or self._make(self._settings)
+        self._client = client
         for queue in self._queues:
             try:
-                count = self._client.renew(queue, self._group, self._worker)
+                count = client.renew(queue, self._group, self._worker)
             except GlideMQError as exc:
                 self._print(f"its leases in queue {queue} cannot be renewed: {exc}", silent)
             else:

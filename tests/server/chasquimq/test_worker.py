@@ -192,7 +192,7 @@ def test_another_holder_of_the_locks_is_respected(
     images: ChasquiQueue, raw: Raw, serve: Serve, eventually: Eventually
 ) -> None:  # fact 27
     for name in ("promoter", "scheduler"):
-        raw.client.set(raw.key(f"{name}:lock"), "other", px=1_200)
+        raw.client.set(raw.key(f"{name}:lock"), "other", px=5_000)
     images.add("x", job_id="a", delay=0.01)
     worker = serve(attempts=1)
     time.sleep(0.5)
@@ -221,6 +221,24 @@ def test_a_long_job_is_renewed_and_handed_out_once(
     eventually(lambda: images.result("a") == "done")
     assert began == ["a"]
     assert kinds(images, "a") == [("active", 1), ("completed", 1)]
+
+
+def test_a_handler_that_blocks_the_loop_keeps_its_jobs(
+    images: ChasquiQueue, serve: Serve, eventually: Eventually
+) -> None:
+    began: list[str] = []
+
+    async def blocks(ctx: Any) -> str:
+        began.append(ctx.job_id)
+        time.sleep(3)  # noqa: ASYNC251  the mistake
+        return "done"
+
+    serve(blocks, concurrency=1)
+    images.add("blocks", job_id="a")
+    eventually(lambda: began == ["a"])
+    serve(blocks)
+    eventually(lambda: images.result("a") == "done")
+    assert began == ["a"]
 
 
 def test_a_run_that_lost_its_job_is_told_and_its_result_refused(
