@@ -21,11 +21,10 @@ from glidemq_orchestrate.chasquimq.consuming import (
     give_back_all,
     leave,
     open_group,
-    read,
-    take_over,
 )
 from glidemq_orchestrate.chasquimq.ending import bury, dead_event, event
 from glidemq_orchestrate.chasquimq.envelope import DEFAULT_MAX_ATTEMPTS
+from glidemq_orchestrate.chasquimq.fetching import Fetching
 from glidemq_orchestrate.chasquimq.keys import GROUP, ChasquiKeys, check_queue
 from glidemq_orchestrate.chasquimq.profile import server_profile
 from glidemq_orchestrate.chasquimq.renewing import Renewals
@@ -38,7 +37,7 @@ from glidemq_orchestrate.chasquimq.running import (
     End,
     end_of,
 )
-from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import (
     Duration,
@@ -76,11 +75,8 @@ from glidemq_orchestrate.worker.watchdog import RunningHandler, Watchdog
 __all__ = ["ChasquiWorker"]
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
-WAIT_MS: Final = 500
-CROWDED_SECONDS: Final = 0.1
 PROMOTE_SECONDS: Final = 0.1
 SCHEDULE_SECONDS: Final = 1.0
-TAKE_OVER_SECONDS: Final = 2.0
 RESULT_TTL: Final = timedelta(hours=1)
 _GROUP: Final = NameRule("group", is_plain=True)
 
@@ -157,9 +153,13 @@ class ChasquiWorker(Service, RegistersHandlers):
         self._middleware, self._allow_import = check_middleware(middleware), check_packages(allow_import)
         self._threads, self._log = Threads("glidemq"), JobLog()
         self._held: dict[str, tuple[ChasquiAttempt, Execution]] = {}
-        self._freed, self._fetching, self._was_busy = asyncio.Event(), 0, False
-        self._take_over_at, self._take_over_seconds = 0.0, min(self._lease_ms / 2000, TAKE_OVER_SECONDS)
-        self._reports = Reports(self._run, self._consumer, self._failures, self._room_after, self._start)
+        self._fetching = Fetching(
+            self._run, self._consumer, concurrency, self._lease_ms, self._held, self._is_closed, self._start,
+            self._drained, lambda: self._reports.reserved,
+        )  # fmt: skip
+        self._reports = Reports(
+            self._run, self._consumer, self._failures, self._fetching.room_after, self._fetching.take
+        )
         self._renewals = Renewals(
             self._run, self._consumer, self._settings, self._lease_ms / 1000, self._held, self._lose
         )
@@ -261,58 +261,16 @@ class ChasquiWorker(Service, RegistersHandlers):
 
     # --- its tasks ---
 
-    @property
-    def _room(self) -> int:
-        """How many more jobs may run."""
-        if self._threads.is_crowded or self._stop_requested.is_set():
-            return 0
-        return self._concurrency - len(self._held) - self._fetching - self._reports.reserved
+    def _is_closed(self) -> bool:
+        return self._threads.is_crowded or self._stop_requested.is_set()
 
-    def _room_after(self, ends: int) -> int:
-        """How many jobs to fetch with the report of so many ends; none while the queue is empty."""
-        return 0 if self._fetching or self._takes_over else self._room + ends
-
-    @property
-    def _takes_over(self) -> bool:
-        """Whether the next jobs are to be those of silent workers: they would wait for an empty queue."""
-        return asyncio.get_running_loop().time() >= self._take_over_at
+    def _drained(self) -> None:
+        self._reports.tell(event("drained", "", "", self._clock.now_ms()))
 
     async def _fetch_until_stopped(self) -> None:
-        """Fetch jobs while there is room, until stopped; with ends of runs, ``Reports`` fetches the next."""
         while not self._stop_requested.is_set():
-            if (room := self._room) <= 0:
-                await self._wait_for_room()
-                continue
-            self._fetching, takes_over = room, self._takes_over
-            try:
-                found = await self._run(self._fetch(room))
-            except ProtocolError as exc:
-                if exc.code != "NOGROUP":
-                    raise
-                await self._run(ask(open_group(self._consumer)))  # somebody has deleted the queue
-                continue
-            finally:
-                self._fetching = 0
-            self._failures.clear(f"queue {self._consumer.keys.queue}")
-            if not (found or takes_over) and self._was_busy:
-                self._was_busy = False
-                self._reports.tell(event("drained", "", "", self._clock.now_ms()))
-            self._start(found)
-
-    def _fetch(self, room: int) -> Op[Sequence[Arrived | Refused]]:
-        if not self._takes_over:
-            return (yield from ask(read(self._consumer, room, WAIT_MS)))
-        found = yield from take_over(self._consumer, self._lease_ms, room, self._held)
-        self._take_over_at = asyncio.get_running_loop().time() + self._take_over_seconds
-        return found
-
-    async def _wait_for_room(self) -> None:
-        self._freed.clear()
-        try:
-            async with asyncio.timeout(CROWDED_SECONDS):
-                await self._freed.wait()
-        except TimeoutError:
-            pass
+            if await self._fetching.fetch():
+                self._failures.clear(f"queue {self._consumer.keys.queue}")
 
     def _lose(self, entry_id: str) -> None:
         """Stop a run that has lost its job."""
@@ -343,7 +301,6 @@ class ChasquiWorker(Service, RegistersHandlers):
             return  # they are handed back with all that this consumer holds
         now_ms, loop = self._clock.now_ms(), asyncio.get_running_loop()
         for one in found:
-            self._was_busy = True
             if isinstance(one, Refused):
                 self._bury(one, now_ms)
                 continue
@@ -408,7 +365,7 @@ class ChasquiWorker(Service, RegistersHandlers):
         """Free the place of a job, however its run ended."""
         attempt.is_mute = True
         del self._held[attempt.entry_id]
-        self._freed.set()
+        self._fetching.freed()
         if not task.cancelled() and (error := task.exception()) is not None:
             # It stays pending until its lease ends.
             log_job(logging.ERROR, "%s: its outcome was not accepted: %s", attempt, "survived", error)
