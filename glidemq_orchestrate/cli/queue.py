@@ -274,7 +274,7 @@ def queue_retry(
             if group is None:
                 retried = client.retry_failed(limit)
             else:
-                retried = client.retry_failures(group, limit=limit or GROUP_LIMIT)
+                retried = client.retry_failures(group, limit=GROUP_LIMIT if limit is None else limit)
         _print_count("retried", retried, as_json=as_json)
         if group is not None and not retried:
             explain_unchanged(f"Queue {queue}", group, client.failures())

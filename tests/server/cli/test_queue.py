@@ -201,6 +201,8 @@ def test_failures_are_shown_retried_and_deleted_by_group(
     assert [line.split("  ")[0] for line in lines[1:3]] == ["KeyError", "disk full"]
     assert lines[2].rstrip().endswith("disk full at x")
     assert lines[3] == "1 more groups; --limit shows more"
+    shell("queue", "retry", "etl", "--group", "KeyError", "--limit", "0", code=2)
+    assert queue.get_job("1").state is JobState.FAILED
     assert shell.json("queue", "retry", "etl", "--group", "KeyError", "--limit", "1") == {"retried": 1}
     assert queue.get_job("1").state is JobState.WAITING
     assert shell.json("queue", "clean", "etl", "--group", "disk full", "--yes") == {"deleted": 1}
