@@ -24,6 +24,7 @@ _REFUSED: Final = {
     "its children": "waits for child jobs that its handler has added",
     "cycle": "cannot wait for these jobs: one of them waits for it, or has more than 1,000 dependencies",
 }
+_WAIT_FOR_NOTHING: Final = frozenset({"waiting", "delayed", "prioritized"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ def _change(
         yield from removal.drop_lost_entry(queue, job_id)
     elif word != "ok":
         problem = _REFUSED.get(word) or f"is {word}: only jobs that wait to be started have dependencies"
+        if what == "off" and word in _WAIT_FOR_NOTHING:
+            problem = f"is {word}: it waits for no other job"
         raise JobStateConflict(job_id, word, problem)
     return words
 
@@ -110,8 +113,12 @@ def _checked(ids: Iterable[str]) -> list[str]:
     """
     if isinstance(ids, str):
         raise InvalidJob(f"the jobs must be a list of ids, got the text {described(ids)}")
-    found = list(dict.fromkeys(ids))
-    if len(found) > MAX_JOBS or not all(isinstance(one, str) for one in found):
+    given = list(ids)
+    for one in given:
+        if not isinstance(one, str):
+            raise InvalidJob(f"the jobs must be a list of ids, which are texts, got a {type(one).__name__}")
+    found = list(dict.fromkeys(given))
+    if len(found) > MAX_JOBS:
         raise InvalidJob(f"the jobs must be at most {MAX_JOBS} ids, got {len(found)}")
     return found
 
@@ -164,4 +171,7 @@ def _not_cancelled(word: str, rest: Sequence[str]) -> GlideMQError:
         )
     if word == "waits":
         return _has_dependents(*rest)
-    return InvalidJob("more than 200 jobs would be cancelled; nothing was changed")
+    return InvalidJob(
+        "more than 200 jobs would be cancelled; nothing was changed. "
+        "Fix: first cancel jobs that no other job waits for"
+    )
