@@ -120,28 +120,29 @@ def packed(wire: object, deltas: str = "", *, version: int = 1) -> str:
     return f"{version}.{base64.urlsafe_b64encode(zlib.compress(text.encode())).decode().rstrip('=')}.{deltas}"
 
 
-MADE_UP_POSITIONS: list[str] = [
-    packed(None), packed(5), packed([]), packed({}), packed("[" * 100_000),
-    packed(["f", "", "cc", {}, ""], "0z"), packed(["f", "", "cc", {}, ""], "9999999999a"),
-    packed(["f", "", "cc", {}, ""], "9" * 5000 + "a"), packed(["f", "", "cc", {}, ""], version=2),
-    packed(["f", "", "cc", {}, ""], "0c" + "9" * 5000 + "."),
-    *map(
-        packed,
-        (
-            ["f", "", "cc", {}], ["f", "", 5, {}, ""], ["f", "", "cc", [], ""],
-            ["f", "", "cc", {"a": 1}, ""], ["f", 0, "cc", {}, ""], [["f"], "", "", {}, ""],
-            ["f", "", "c?", {}, ""], ["f", "", "\u00e4", {}, ""], ["f", "over", "", {}, ""],
-            ["f", "", "c" * 50_000_000, {}, ""], ["f", "", "cc", {}, 5], ["f", "", "cc", {}, "1,x"],
-            ["f", "", "cc", {}, "-1"], ["f", "", "cc", {}, "9" * 5000], ["f", "", "", {}, "," * 5**10],
-            ["f", "", "cc", {}, "\u0663"], ["f", "failed x", "cc", {}, ""], ["f", " 5 5", "", {}, ""],
-            ["f", "", "cc", {"a": "failed x"}, ""], ["f", "failed 5 ", "", {}, ""],
+def made_up_positions() -> list[str]:
+    return [
+        packed(None), packed(5), packed([]), packed({}), packed("[" * 100_000),
+        packed(["f", "", "cc", {}, ""], "0z"), packed(["f", "", "cc", {}, ""], "9999999999a"),
+        packed(["f", "", "cc", {}, ""], "9" * 5000 + "a"), packed(["f", "", "cc", {}, ""], version=2),
+        packed(["f", "", "cc", {}, ""], "0c" + "9" * 5000 + "."),
+        *map(
+            packed,
+            (
+                ["f", "", "cc", {}], ["f", "", 5, {}, ""], ["f", "", "cc", [], ""],
+                ["f", "", "cc", {"a": 1}, ""], ["f", 0, "cc", {}, ""], [["f"], "", "", {}, ""],
+                ["f", "", "c?", {}, ""], ["f", "", "\u00e4", {}, ""], ["f", "over", "", {}, ""],
+                ["f", "", "c" * 50_000_000, {}, ""], ["f", "", "cc", {}, 5], ["f", "", "cc", {}, "1,x"],
+                ["f", "", "cc", {}, "-1"], ["f", "", "cc", {}, "9" * 5000], ["f", "", "", {}, "," * 5**10],
+                ["f", "", "cc", {}, "\u0663"], ["f", "failed x", "cc", {}, ""], ["f", " 5 5", "", {}, ""],
+                ["f", "", "cc", {"a": "failed x"}, ""], ["f", "failed 5 ", "", {}, ""],
+            ),
         ),
-    ),
-]  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_a_position_that_was_made_up_is_refused_before_it_costs_much(subtests: pytest.Subtests) -> None:
-    for wrong in MADE_UP_POSITIONS:
+    for wrong in made_up_positions():
         with subtests.test(wrong=wrong):
             tracemalloc.start()
             try:
