@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final, NamedTuple
 
 GLIDEMQ: Final = "glidemq"
@@ -23,7 +23,7 @@ class Library(NamedTuple):
 @cache
 def library(name: str) -> Library:
     """The library of this name as this package ships it."""
-    folder = files(__name__)
+    folder = Path(__file__).parent
     about = json.loads((folder / "MANIFEST.json").read_text(encoding="utf-8"))[name]
     source = (folder / f"{name}.lua").read_text(encoding="utf-8")
     return Library(name, about["version"], about["sha256"], source)

@@ -7,8 +7,6 @@ import asyncio
 # Not used here. The driver and the standard library import these at the first connection and the first call,
 # when an import can no longer exclude a fork (see ``importing``).
 import encodings.idna  # noqa: F401
-import importlib.readers
-import importlib.resources.readers  # noqa: F401
 import secrets  # noqa: F401
 import ssl
 from collections import deque
