@@ -24,7 +24,7 @@ from glidemq_orchestrate.testing.chaos.worker import NOT_STARTED
 
 STOP_SECONDS: Final = 10.0
 DOWN_SECONDS: Final = 0.3
-REST_SECONDS: Final = 0.5
+REST_SECONDS: Final = 1.5
 
 
 class Stage:
