@@ -93,7 +93,7 @@ ROWS: Final = [
     ),
     *(
         Row(f"pyspark-{release}", ["tests/spark"], installs=SPARK, pins={"pyspark": release, **more})
-        for release, more in (("3.5", {"numpy": "1"}), ("4.0", {}), ("4.1", {}), ("4.2", {}))
+        for release, more in (("3.5", {"numpy": "1", "pyarrow": "18"}), ("4.0", {}), ("4.1", {}), ("4.2", {}))
     ),
     Row("valkey-9.0", ["tests/server"], server="9.0.0", without=EMBEDDED),
     Row("redis-7", ["tests/server"], server="redis", without=EMBEDDED),

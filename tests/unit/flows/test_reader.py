@@ -132,8 +132,8 @@ ODD: dict[str, str | bytes] = {
     "deep json": '{"name": ' + "[" * 100_000,
     "deep": HEAD + NODE % ("[" * 5000 + "]" * 5000),
     "deep closed": '{"name": "x", "nodes": [{"name": "a", "queue": "q", "job": "j", "data": '
-    + "[" * 9000
-    + "]" * 9000
+    + "[" * 90_000
+    + "]" * 90_000
     + "}]}",
     "dashes": HEAD + "- " * 50_000,
     "nan": '{"name": "x", "nodes": [{"name": "a", "queue": "q", "job": "j", "data": [NaN]}]}',
