@@ -88,12 +88,13 @@ def history(queue: QueueKeys, job_id: str) -> Op[JobHistory]:
         found = _recorded(text)
     known = len(found)
     found += [fact for fact in _facts(fields) if not _has(found, fact, exact=text is not None)]
+    is_foreign = any(entry.kind == EventKind.ACTIVE for entry in found[known:])
     is_tracked_later = any(entry.kind == "tracked" for entry in found)
     entries = JobHistory(sorted(found, key=lambda entry: entry.at))
     created = moment(fields.get("timestamp"))
     if created is not None and text is not None:
         entries.insert(0, HistoryEntry(created, EventKind.ADDED))
-    entries.is_partial = text is None or known >= MAX_LINES or len(found) > known or is_tracked_later
+    entries.is_partial = text is None or known >= MAX_LINES or is_foreign or is_tracked_later
     return entries
 
 

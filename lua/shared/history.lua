@@ -1,6 +1,6 @@
 -- history: what happened to a job, for the jobs that record it: those with the option `history`, and tracked ones.
 --   job:<id>   its field gmo:history: lines `<ms> <kind> <text>`, oldest first, at most the last 99. When the job was
---              added is the first entry of each history, and another field has it anyway.
+--              added is the first entry of each history, and how it ended the last one: other fields have both anyway.
 -- Node workers do not write it. Clients add what the other fields show.
 
 local M = {}
@@ -17,7 +17,10 @@ end
 
 -- The first line of a text, up to 200 bytes of whole characters.
 local function short(text)
-  local line = string.match(text, '^[^\r\n]*')
+  if #text <= MAX_TEXT and not string.find(text, '\n', 1, true) then
+    return text
+  end
+  local line = string.match(text, '^[^\n]*')
   if #line > MAX_TEXT then
     line = string.gsub(string.sub(line, 1, MAX_TEXT), '[\192-\255]?[\128-\191]*$', '')
   end
@@ -44,16 +47,10 @@ function M.note(key, now, kind, text, starts)
   end
 end
 
--- The field and value that add what became of an attempt, if its job has a history. x, o, job: see outcome.lua.
-function M.pair(x, job, kind, text)
-  if job.history then
-    return 'gmo:history', M.with(job.history, x.now_text, kind, text)
-  end
-end
-
+-- Adds what became of an attempt after which its job goes on, if that has a history. x, o, job: see outcome.lua.
 function M.ended(x, o, job, kind, text)
   if job.history then
-    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, M.pair(x, job, kind, text))
+    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:history', M.with(job.history, x.now_text, kind, text))
   end
 end
 
@@ -64,20 +61,16 @@ function M.parked(x, o, job)
   M.ended(x, o, job, PARKED[o.kind], o.kind == 'suspend' and o.text)
 end
 
-function M.has(stored, ms, kind)
-  return stored and string.find('\n' .. stored, '\n' .. ms .. ' ' .. kind .. ' ', 1, true)
-end
-
 -- A job that records a history starts over. Its end goes into the history too: its fields are about to be cleared.
 function M.start_over(key, now)
-  local v = redis.call('HMGET', key, 'gmo:history', 'opts', 'state', 'finishedOn', 'failedReason')
+  local v = redis.call('HMGET', key, 'gmo:history', 'opts', 'state', 'finishedOn', 'failedReason', 'gmo:skipped')
   if not v[1] and not M.is_wanted(v[2]) then
     return
   end
   local stored, ended = v[1], v[4]
   local has_ended = (v[3] == 'failed' or v[3] == 'completed') and ended and ended ~= ''
-  if has_ended and not M.has(stored, ended, v[3]) and not M.has(stored, ended, 'skipped') then
-    stored = M.with(stored, ended, v[3], v[3] == 'failed' and v[5])
+  if has_ended then
+    stored = M.with(stored, ended, v[6] and 'skipped' or v[3], v[6] or v[3] == 'failed' and v[5])
   end
   redis.call('HSET', key, 'gmo:history', M.with(stored, L.numbers.text(now), 'retried'))
 end

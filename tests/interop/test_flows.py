@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
-from tests.node import Node
+from tests.node import Node, PlainNode
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -39,6 +41,22 @@ def test_fact_29_a_parent_in_another_queue_is_released(
     run_worker(["q2"], {"work": lambda ctx: 1})
     eventually(lambda: node.job(parent)["state"] == "waiting")
     assert node.children_values(parent) == {f"glide:{{q2}}:{child}": "1"}
+
+
+@pytest.mark.parametrize("chains", [True, False])
+def test_a_job_releases_what_came_to_wait_for_it_while_a_node_worker_ran_it(
+    node: Node, queue: Queue, *, chains: bool
+) -> None:
+    """The worker read the job before, and reports that it has no parents."""
+    dependency, dependent = node.add(), queue.add("later", delay=60)
+    taken = node.take()
+    assert taken is not None
+    assert queue.depends_on(dependent, [dependency]).changed == (dependency,)
+    if chains:
+        assert node.finish(taken, "1")[0] == "NEXT_NONE"
+    else:
+        PlainNode(node.client, "q").end(dependency, taken.entry)
+    assert node.job(dependent)["state"] == "delayed"
 
 
 def test_fact_30_a_diamond_of_node_runs_in_order_on_our_workers(

@@ -102,6 +102,13 @@ def test_all_of_many_flows_end_and_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_tags_and_histories_are_compared_with_a_job_without_options() -> None:
+    rows = {row["job with"]: row for row in quick("features")}
+    assert rows["no options"]["more_percent"] == 0
+    assert {"one tag", "three tags", "a history"} < rows.keys()
+    assert all(row[phase] > 0 for row in rows.values() for phase in ("add_us", "start_us", "end_us"))
+
+
 def test_what_running_again_costs_is_compared_with_a_submission() -> None:
     report = quick("again")
     ways = {row["way"]: row for row in report["ways"]}

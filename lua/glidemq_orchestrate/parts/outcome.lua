@@ -67,8 +67,7 @@ local function done(x, o, job)
   local mode, count, age = L.keeping.of_outcome(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
   release_entry(x, o)
-  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text,
-    L.history.pair(x, job, o.kind == 'skip' and 'skipped' or 'completed', o.kind == 'skip' and o.text))
+  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
   redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
   L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(x.prefix, job, x.now)
@@ -112,8 +111,8 @@ local function fail(x, o, job)
   local verdict = L.finish.fail { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group,
     reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = '0', job = job,
     keeps_start = true }
-  L.history.ended(x, o, job, verdict, o.text)
   if verdict == 'retrying' then
+    L.history.ended(x, o, job, verdict, o.text)
     redis.call('HDEL', key, 'gmo:entry', 'gmo:waited', unpack(L.losses.MARKS))
     return verdict
   end
