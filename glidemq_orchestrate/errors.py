@@ -245,13 +245,14 @@ class JobStateConflict(StateError):
 class HasDependents(StateError):
     """Job ``dependent`` waits for job ``job_id``, and would wait for ever."""
 
-    def __init__(self, job_id: str, dependent: str, queue: str | None = None) -> None:
+    def __init__(
+        self, job_id: str, dependent: str, queue: str | None = None, *, changed: str = "nothing was changed"
+    ) -> None:
         self.job_id, self.dependent = job_id, dependent
         where = "" if queue is None else f" of queue {queue}"
         fix = "cancel it too, with cascade=True" if queue is None else "cancel it first"
         super().__init__(
-            f"job {dependent}{where} waits for job {job_id}, and would wait for ever; nothing was changed. "
-            f"Fix: {fix}"
+            f"job {dependent}{where} waits for job {job_id}, and would wait for ever; {changed}. Fix: {fix}"
         )
 
 

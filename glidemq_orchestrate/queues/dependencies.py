@@ -136,10 +136,10 @@ def change_dependencies(
     return function("gmo_change_dependencies", [queue.job(job_id)], args, decode)
 
 
-def _has_dependents(job_id: str, dependent: str) -> HasDependents:
+def _has_dependents(changed: str, job_id: str, dependent: str) -> HasDependents:
     for other, other_id in read_member(dependent):  # in another queue
-        return HasDependents(job_id, other_id, other.queue)
-    return HasDependents(job_id, dependent)
+        return HasDependents(job_id, other_id, other.queue, changed=changed)
+    return HasDependents(job_id, dependent, changed=changed)
 
 
 def cancel_jobs(queue: QueueKeys, ids: Iterable[str], now_ms: int, *, cascade: bool) -> Op[CancelledJobs]:
@@ -152,7 +152,8 @@ def cancel_jobs(queue: QueueKeys, ids: Iterable[str], now_ms: int, *, cascade: b
     while True:
         word, *rest = yield from ask(function("gmo_cancel_jobs", [queue.key("id")], args, replies.texts))
         if word not in ("ok", "more"):
-            raise _not_cancelled(word, rest)
+            ended = sum(what in ("cancelled", "left") for what in words.values())
+            raise _not_cancelled(word, rest, ended)
         for job_id, what in zip(rest[::2], rest[1::2], strict=True):
             words.setdefault(job_id, what)
         if word == "ok":
@@ -164,14 +165,16 @@ def cancel_jobs(queue: QueueKeys, ids: Iterable[str], now_ms: int, *, cascade: b
     return CancelledJobs(by("cancelled", "left"), by("flagged"), by("ended"), by("unknown"))
 
 
-def _not_cancelled(word: str, rest: Sequence[str]) -> GlideMQError:
+def _not_cancelled(word: str, rest: Sequence[str], cancelled: int) -> GlideMQError:
+    """Why the other jobs are not cancelled; some were, if another client added a dependency meanwhile."""
+    changed = f"{cancelled} jobs were cancelled before" if cancelled else "nothing was changed"
     if word == "flow":
         return JobStateConflict(
             rest[0], word, "is a node of a flow. Fix: cancel the flow, or use cancel_node"
         )
     if word == "waits":
-        return _has_dependents(*rest)
+        return _has_dependents(changed, *rest)
     return InvalidJob(
-        "more than 200 jobs would be cancelled; nothing was changed. "
+        f"more than 200 jobs would be cancelled; {changed}. "
         "Fix: first cancel jobs that no other job waits for"
     )

@@ -9,6 +9,8 @@ import pytest
 from glidemq_orchestrate import FlowProducer, JobState, NewJob, Ordering, Queue
 from glidemq_orchestrate.errors import HasDependents, InvalidJob, JobNotFound, JobStateConflict
 from glidemq_orchestrate.jobs.option_values import JobRef
+from glidemq_orchestrate.queues import dependencies
+from glidemq_orchestrate.wire.call import ask
 from tests.builders import flow
 from tests.builders import node as flow_node
 from tests.node import PlainNode
@@ -284,6 +286,24 @@ class TestCancel:
         child = queue.add("work", parent=JobRef("spark", parent))
         with pytest.raises(HasDependents, match="of queue spark"):
             queue.cancel([child], cascade=True)
+
+    def test_a_dependency_that_is_added_meanwhile_ends_it_and_is_reported(
+        self, clients: Clients, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids, late = [queue.add("work") for _ in range(30)], queue.add("work")
+        other, asked = clients.queue("etl"), [0]
+
+        def ask_late(call: Any) -> Any:
+            asked[0] += 1
+            if asked[0] == 2:
+                other.depends_on(late, ids[:1])
+            return ask(call)
+
+        monkeypatch.setattr(dependencies, "ask", ask_late)
+        with pytest.raises(HasDependents, match="25 jobs were cancelled before") as caught:
+            queue.cancel(ids)
+        assert (caught.value.job_id, caught.value.dependent) == (ids[0], late)
+        assert state(queue, ids[0]) == JobState.WAITING
 
     def test_too_many_are_refused(self, queue: Queue) -> None:
         a = queue.add("work")
