@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -128,7 +129,8 @@ class Producer:
         return script(ADD, [marker, stream], [MARKER_SECONDS, *entry], replies.text, repeatable=True)
 
     def _many(self, jobs: Sequence[Adding], profile: Profile) -> Call[Any]:
-        keys = [self.keys.key("stream")]
+        # Redis remembers 100 ids of a producer: without a mark, a repeated call would add jobs again.
+        keys = [self.keys.key("stream"), self.keys.call(secrets.token_hex(8))]
         if profile is not Profile.FULL:
             keys += [self.keys.added(self.id, one.job_id) for one in jobs]
         words: list[Word] = [

@@ -54,6 +54,10 @@ class ChasquiKeys:
         """Ours: set while a producer may not add the same id again, on servers without ``IDMP``."""
         return f"{{chasqui:{self.queue}}}:gmo:added:{producer_id}:{job_id}"
 
+    def call(self, token: str) -> str:
+        """Ours: set after one call has added many jobs, so that it can be repeated."""
+        return f"{{chasqui:{self.queue}}}:gmo:call:{token}"
+
     def handed_over(self, job_id: str) -> str:
         """Ours: the entry that a bridge has added for an attempt of a job of ours."""
         return f"{{chasqui:{self.queue}}}:gmo:handed-over:{job_id}"

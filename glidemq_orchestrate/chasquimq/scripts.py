@@ -25,14 +25,16 @@ return id
 """
 
 ADD_MANY: Final = """
--- Adds jobs, each once; servers without IDMP have a marker for each. Returns how many there are.
--- KEYS 1 stream, then the marker of each job if there are any
--- ARGV 1 producer 2 seconds that a marker lives 3 longest stream, '' without limit, then the id, envelope and
+-- Adds jobs, each once; servers without IDMP have a marker for each. Returns how many there are. A call that
+-- is repeated does nothing.
+-- KEYS 1 stream 2 marker of the call, then the marker of each job if there are any
+-- ARGV 1 producer 2 seconds that markers live 3 longest stream, '' without limit, then the id, envelope and
 --   name of each job
 local count = (#ARGV - 3) / 3
+if redis.call('GET', KEYS[2]) then return count end
 for number = 1, count do
   local job_id, envelope, name = unpack(ARGV, 3 * number + 1, 3 * number + 3)
-  local marker, words = KEYS[number + 1], {}
+  local marker, words = KEYS[number + 2], {}
   if not marker then words = {'IDMP', ARGV[1], job_id} end
   if ARGV[3] ~= '' then
     for _, word in ipairs({'MAXLEN', '~', ARGV[3]}) do words[#words + 1] = word end
@@ -48,6 +50,7 @@ for number = 1, count do
     redis.call('SET', marker, redis.call('XADD', KEYS[1], unpack(words)), 'EX', ARGV[2])
   end
 end
+redis.call('SET', KEYS[2], '1', 'EX', ARGV[2])
 return count
 """
 

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate.chasquimq import AsyncChasquiQueue, ChasquiBackoff, ChasquiJob, ChasquiQueue
+from glidemq_orchestrate.chasquimq.adding import Producer
 from glidemq_orchestrate.chasquimq.envelope import Envelope, Retry, StoredBackoff
+from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
+from glidemq_orchestrate.chasquimq.profile import Profile
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob, PayloadTooLarge
+from glidemq_orchestrate.wire.call import ask_all
 from tests.server.chasquimq.conftest import Raw
 
 HOUR = timedelta(hours=1)
@@ -57,6 +61,16 @@ def test_many_jobs_are_each_added_once(images: ChasquiQueue, raw: Raw) -> None:
         assert images.add_many([*jobs, jobs[-1]])[-2:] == ["79", "79"]
     first, *_, last = raw.stream()
     assert (len(raw.stream()), list(first), last[b"n"]) == (80, [b"d"], b"x")
+
+
+def test_a_call_that_is_repeated_adds_no_more_jobs(images: ChasquiQueue, raw: Raw) -> None:
+    profile = Profile.FULL if images.serves_chasquimq() else Profile.OWN
+    producer = Producer(ChasquiKeys("images"), "p", None, 0)
+    calls = producer.calls(producer.pack([ChasquiJob("x")] * 600, 1), profile)
+    for _ in range(2):  # as the driver does after a broken connection
+        images._run(ask_all(calls))
+    assert len(raw.stream()) == 600
+    assert all(0 < raw.client.ttl(key) <= 100 for key in raw.client.keys("*gmo:call*"))
 
 
 def test_a_delayed_job_waits_in_the_sorted_set(images: ChasquiQueue, raw: Raw) -> None:
