@@ -137,7 +137,7 @@ def job_cancel(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel jobs, all or none: refused if another job waits for one of them, unless --cascade."""
+    """Cancel jobs; refused if another job waits for one of them, unless --cascade."""
     with Queue(queue, url, prefix=prefix) as client:
         _print_outcome(client.cancel(job_ids, cascade=cascade), as_json=as_json)
 
