@@ -25,7 +25,7 @@ OWN: Final = re.compile(r"\b(producer\._run|client\._run|made\._(connections|is_
 FORGOTTEN: Final = re.compile(r"Spark(Context|Session)\._\w+ = None\b")
 UNMAPPED: Final = re.compile(r"operator\._is_mapped = False\b")
 AT_END: Final = re.compile(r"atexit\.(_run_exitfuncs\(\)|unregister\(sessions\.client\._on_exit\))")
-HADOOP: Final = re.compile(r"(self\._jvm: Any = spark\._jvm|conf = spark\._jsc|scala = jvm\._jsc)\b")
+HADOOP: Final = re.compile(r"(self\._jvm: Any = spark\._jvm|conf = spark\._jsc|return jvm\._jsc)\b")
 QUERIES: Final = re.compile(r"store = session\._jsparkSession\b")
 DOCUMENTED: Final = re.compile(r"\bsys\._(current_frames|getframe)\(")
 """Two functions of Python that its documents describe under these names."""

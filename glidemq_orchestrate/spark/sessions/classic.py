@@ -21,6 +21,7 @@ from glidemq_orchestrate.spark.sessions.progress import (
     REPORT_SECONDS,
     StageProgress,
     Starvation,
+    await_counts,
     facts_of,
     summed,
 )
@@ -191,6 +192,8 @@ def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation:
                 stop_streams(spark)
             elif ended or time.monotonic() >= due:
                 due = time.monotonic() + REPORT_SECONDS
+                if ended:
+                    await_counts(context)
                 counts = progress.read()
                 if (waiting := starvation.read()) >= REPORT_STARVATION_SECONDS:
                     if "waiting_for_executors_s" not in shown:

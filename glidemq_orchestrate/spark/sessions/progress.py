@@ -198,11 +198,7 @@ def facts_of(spark: SparkSession, group: str, since: float, known: Iterable[int]
     infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
     stages = sorted({stage for info in infos for stage in info.stageIds})[-MAX_STAGES:]
     sums = dict.fromkeys(_SUMS, 0)
-    jvm: Any = context
-    scala = jvm._jsc.sc()  # noqa: SLF001  no public way; the pages of Spark's UI read it
-    with suppress(Exception):  # it did not process all events in time
-        scala.listenerBus().waitUntilEmpty(LISTENER_MS)
-    store = scala.statusStore()
+    store = _scala(context).statusStore()
     for stage in stages:
         with suppress(Exception):  # Spark has dropped or skipped it
             data = store.lastStageAttempt(stage)
@@ -210,6 +206,17 @@ def facts_of(spark: SparkSession, group: str, since: float, known: Iterable[int]
             sums = {name: sums[name] + read[name] for name in sums}
     lineage = lineage_of(reversed([*_plans(spark, set(jobs), int(since * 1000))]))
     return {"spark_jobs": jobs, **sums, **({"lineage": lineage} if lineage else {})}
+
+
+def await_counts(context: SparkContext) -> None:
+    """Wait until Spark has counted all that has happened, at most a second."""
+    with suppress(Exception):  # it did not process all events in time
+        _scala(context).listenerBus().waitUntilEmpty(LISTENER_MS)
+
+
+def _scala(context: SparkContext) -> Any:
+    jvm: Any = context
+    return jvm._jsc.sc()  # noqa: SLF001  no public way; the pages of Spark's UI read it
 
 
 def _plans(spark: SparkSession, jobs: set[int], since_ms: int) -> Iterator[str]:
