@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from glidemq_orchestrate.flows.forms.file import FlowFile, validated
+from glidemq_orchestrate.foundation.importing import _ONE_AT_A_TIME
 
 RACE = """
 import threading
@@ -138,3 +142,17 @@ def test_nothing_is_imported_once_the_driver_is_there() -> None:
     program = [sys.executable, "-W", "ignore", "-c", LATER]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["[]"] * 3, done.stdout
+
+
+def test_nobody_forks_while_a_flow_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its first use pydantic locks what it makes, and a child that is forked then waits for ever."""
+    free: list[bool] = []
+
+    def check(wire: object) -> None:
+        thread = threading.Thread(target=lambda: free.append(_ONE_AT_A_TIME.acquire(timeout=0.1)))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(FlowFile, "model_validate", check)
+    validated({"name": "n"})
+    assert free == [False]

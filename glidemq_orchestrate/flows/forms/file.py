@@ -174,10 +174,13 @@ def validated(wire: Mapping[str, Any], text: str = "") -> FlowFile:
     Raises:
         InvalidFlow: A field is missing, unknown or of the wrong type; the message lists at most ten places.
     """
-    try:
-        return FlowFile.model_validate(dict(wire))
-    except ValidationError as exc:
-        raise InvalidFlow(f"not a valid flow: {summary(exc, wire, _names(), text)}") from exc
+    with (
+        importing()
+    ):  # pydantic locks what it makes at its first use, which a child forked then would wait for
+        try:
+            return FlowFile.model_validate(dict(wire))
+        except ValidationError as exc:
+            raise InvalidFlow(f"not a valid flow: {summary(exc, wire, _names(), text)}") from exc
 
 
 def _names() -> dict[str, list[str]]:
@@ -197,7 +200,8 @@ def as_file(value: Any) -> Any:
     if isinstance(value, Dependency) and value.on_failure is not None:
         return {"name": value.name, "on_failure": value.on_failure.value}
     if isinstance(value, timedelta):
-        return _DURATION.dump_python(value, mode="json")
+        with importing():  # as in validated
+            return _DURATION.dump_python(value, mode="json")
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
