@@ -231,7 +231,7 @@ def opened() -> Iterator[Target]:
         (directory / "handlers.py").write_text(
             "from glidemq_orchestrate import Handlers\nhandlers = Handlers()\n"
         )
-        ended = SimpleNamespace(wait=lambda: None, set=lambda: None)
+        ended = SimpleNamespace(wait=lambda *_: True, set=lambda: None)
         patch.setattr("glidemq_orchestrate.worker.services.worker.Worker.run", lambda _: None)
         patch.setattr("glidemq_orchestrate.worker.services.supervisor.Supervisor.run", lambda _: None)
         patch.setattr("glidemq_orchestrate.demo.run.run_demo", lambda *_, **__: None)
