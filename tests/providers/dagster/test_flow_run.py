@@ -31,6 +31,13 @@ TWO = FlowSpec(
 
 
 @pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """With files: what an interrupt breaks off in a database in memory leaves its tables locked."""
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
 def gate(run_worker: RunWorker) -> Iterator[threading.Event]:
     """Opens the handler of the flow, which waits."""
     opened = threading.Event()
