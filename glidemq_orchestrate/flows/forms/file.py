@@ -174,9 +174,8 @@ def validated(wire: Mapping[str, Any], text: str = "") -> FlowFile:
     Raises:
         InvalidFlow: A field is missing, unknown or of the wrong type; the message lists at most ten places.
     """
-    with (
-        importing()
-    ):  # pydantic locks what it makes at its first use, which a child forked then would wait for
+    # Pydantic locks what it makes at its first use: a child that is forked then would wait for it for ever.
+    with importing():
         try:
             return FlowFile.model_validate(dict(wire))
         except ValidationError as exc:
