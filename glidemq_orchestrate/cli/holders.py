@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -41,6 +41,24 @@ class Held:
             return held
         which = "" if self.stalled == self.jobs else f", {self.stalled:,} of them"
         return f"{held}{which} stalled for {short_span(now - self.stalled_since)}"
+
+
+def held_text(held: Mapping[str, Held], worker_id: str, reported: int, now: datetime) -> str:
+    """What a worker holds, for people.
+
+    Args:
+        held: As ``held_by_worker``.
+        worker_id: The worker.
+        reported: How many jobs it has, if they do not name it: those of Node workers and broadcasts.
+        now: The server's time.
+    """
+    text = held.get(worker_id, Held(reported)).text(now)
+    return f"at least {text}" if worker_id in held and _is_partial(held) else text
+
+
+def _is_partial(held: Mapping[str, Held]) -> bool:
+    """Whether there may be more active jobs than those that were read."""
+    return sum(one.jobs for one in held.values()) >= MAX_HELD
 
 
 def held_by_worker(queue: Queue) -> dict[str, Held]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.failures import GroupOption, Most, explain_unchanged, print_failures
-from glidemq_orchestrate.cli.holders import Held, held_by_worker, holders
+from glidemq_orchestrate.cli.holders import held_by_worker, held_text, holders
 from glidemq_orchestrate.cli.job import job_row
 from glidemq_orchestrate.cli.shell import (
     AsJson,
@@ -37,6 +37,7 @@ from glidemq_orchestrate.clients.queue import (
 )
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.texts import counted
+from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -93,14 +94,15 @@ def queue_show(
     table = Table(title=Text(queue), show_header=False, box=None, padding=(0, 2, 0, 0), title_justify="left")
     for name, value in lines.items():
         table.add_row(name, Text(value))
-    held: dict[str, Held] = found["held"]
-    lost = {one.id for one in found["lost_workers"]}
+    lost = {one.id: one.jobs for one in found["lost_workers"]}
     for worker in found["workers"]:
         silent = f", silent for {worker.silent.total_seconds():.0f} s" if worker.is_silent else ""
-        jobs = held.get(worker.id, Held()).text(found["now"])
+        reported = lost.pop(worker.id, 0 if worker.id.startswith(OURS) else worker.active_jobs)
+        jobs = held_text(found["held"], worker.id, reported, found["now"])
         table.add_row("worker", Text(f"{worker.host} {worker.pid}{silent}: {jobs}"))
-    for gone in sorted(lost - {worker.id for worker in found["workers"]}):
-        table.add_row("lost worker", Text(f"{gone}: {held.get(gone, Held()).text(found['now'])}"))
+    for gone, reported in lost.items():
+        jobs = held_text(found["held"], gone, reported, found["now"])
+        table.add_row("lost worker", Text(f"{gone}: {jobs}"))
     console.print(table)
     if not any(found["counts"].values()) and not found["workers"]:
         console.print(

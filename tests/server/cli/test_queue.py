@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from glidemq_orchestrate import (
     Backoff,
+    Broadcast,
     FlowNode,
     FlowProducer,
     FlowSpec,
@@ -22,6 +23,7 @@ from glidemq_orchestrate import (
     Queue,
     Schedule,
 )
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clients.schedules import Schedules
 
@@ -382,7 +384,11 @@ def test_invalid_values_are_refused_with_code_2(shell: Shell, words: tuple[str, 
 
 
 def test_a_worker_is_shown_with_the_jobs_that_it_holds(
-    shell: Shell, queue: Queue, run_worker: RunWorker, eventually: Eventually
+    shell: Shell,
+    queue: Queue,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     release = threading.Event()
     run_worker(["etl"], {"work": lambda ctx: release.wait(30)}, url=shell.url, concurrency=4)
@@ -392,4 +398,24 @@ def test_a_worker_is_shown_with_the_jobs_that_it_holds(
     eventually(lambda: shell("queue", "show", "etl").rstrip().endswith(": 3 jobs"), timeout=10)
     (held,) = shell.json("queue", "show", "etl")["held"].values()
     assert held == {"jobs": 3, "stalled": 0, "stalled_since": None}
+    monkeypatch.setattr("glidemq_orchestrate.cli.holders.MAX_HELD", 2)
+    assert shell("queue", "show", "etl").rstrip().endswith(": at least 2 jobs")
     release.set()
+
+
+def test_workers_whose_jobs_do_not_name_them_are_shown_with_their_numbers(
+    shell: Shell, url: str, redis_client: Any, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node's workers register how many jobs they run; those of broadcasts hold messages."""
+    stream = "glide:{etl}:stream"
+    redis_client.xgroup_create(stream, "workers", "0", mkstream=True)
+    redis_client.xgroup_createconsumer(stream, "workers", "node-1")
+    about = {"addr": "h", "pid": 7, "startedAt": 1_700_000_000_000, "activeJobs": 2}
+    redis_client.set("glide:{etl}:w:node-1", json.dumps(about))
+    assert shell("queue", "show", "etl").rstrip().endswith("h 7: 2 jobs")
+    with Broadcast("news", url) as news:
+        news.publish("order.paid", {"order": 7})
+    redis_client.xgroup_create("glide:{news}:stream", "billing", id="0")
+    assert redis_client.xreadgroup("billing", "gmo-broadcast-lost", {"glide:{news}:stream": ">"})
+    monkeypatch.setattr(workers, "LOST_MS", 50)
+    eventually(lambda: shell("queue", "show", "news").rstrip().endswith("gmo-broadcast-lost: 1 job"), 10)
