@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, log_to_stderr, reports_errors, seconds
+from glidemq_orchestrate.cli.shell import (
+    Level,
+    LogLevel,
+    Prefix,
+    StopAfter,
+    Url,
+    log_to_stderr,
+    reports_errors,
+    seconds,
+)
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 bridge_app = typer.Typer(name="bridge", help="Let workers of another system run jobs.", no_args_is_help=True)
@@ -40,12 +49,7 @@ def chasquimq(
             help="Let another bridge take the jobs over after this long without a heartbeat.",
         ),
     ] = 30,
-    stop_after: Annotated[
-        float,
-        typer.Option(
-            parser=seconds(), metavar="DURATION", help="Wait this long for running jobs at shutdown."
-        ),
-    ] = 1,
+    stop_after: StopAfter = 1,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
 ) -> None:

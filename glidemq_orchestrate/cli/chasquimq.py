@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.process import loaded, start_log
-from glidemq_orchestrate.cli.shell import AllowImport, Apps, Level, LogLevel, Url, reports_errors, seconds
+from glidemq_orchestrate.cli.shell import (
+    AllowImport,
+    Apps,
+    Concurrency,
+    Level,
+    LogJson,
+    LogLevel,
+    StopAfter,
+    Url,
+    reports_errors,
+    seconds,
+)
 
 chasquimq_app = typer.Typer(name="chasquimq", help="Serve queues of ChasquiMQ.", no_args_is_help=True)
 
@@ -23,9 +34,7 @@ def worker(
     app_names: Apps,
     queue: Annotated[str, typer.Option(help="Queue of ChasquiMQ to serve.")],
     url: Url = None,
-    concurrency: Annotated[
-        int, typer.Option(help="Maximum number of jobs that run at the same time.", min=1)
-    ] = 10,
+    concurrency: Concurrency = 10,
     attempts: Annotated[
         int, typer.Option(help="Maximum number of runs of a job without a number of its own.", min=1)
     ] = 25,
@@ -41,12 +50,7 @@ def worker(
             help="Let other workers take the jobs over after this long without a renewal.",
         ),
     ] = 30,
-    stop_after: Annotated[
-        float,
-        typer.Option(
-            parser=seconds(), metavar="DURATION", help="Wait this long for running jobs at shutdown."
-        ),
-    ] = 30,
+    stop_after: StopAfter = 30,
     require_chasquimq: Annotated[
         bool,
         typer.Option(
@@ -55,7 +59,7 @@ def worker(
     ] = False,
     allow_import: AllowImport = None,
     log_level: Level = LogLevel.INFO,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
+    log_json: LogJson = False,
 ) -> None:
     """Run the jobs of a queue of ChasquiMQ until SIGTERM or Ctrl-C; then finish them or give them back."""
     from glidemq_orchestrate.chasquimq.worker import ChasquiWorker  # noqa: PLC0415  no other command needs it

@@ -17,9 +17,12 @@ import typer
 from glidemq_orchestrate.cli.shell import (
     AllowImport,
     Apps,
+    Concurrency,
     Level,
+    LogJson,
     LogLevel,
     Prefix,
+    StopAfter,
     Url,
     console,
     errors,
@@ -96,9 +99,7 @@ def worker(
     app_names: Apps,
     queue: Annotated[list[str], typer.Option(help="Queue to serve. Repeatable.")],
     url: Url = None,
-    concurrency: Annotated[
-        int, typer.Option(help="Maximum number of jobs that run at the same time.", min=1)
-    ] = 10,
+    concurrency: Concurrency = 10,
     lease: Annotated[
         float,
         typer.Option(
@@ -107,16 +108,11 @@ def worker(
             help="Let other workers take the jobs over after this long without a heartbeat.",
         ),
     ] = 30,
-    stop_after: Annotated[
-        float,
-        typer.Option(
-            parser=seconds(), metavar="DURATION", help="Wait this long for running jobs at shutdown."
-        ),
-    ] = 10,
+    stop_after: StopAfter = 10,
     allow_import: AllowImport = None,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
+    log_json: LogJson = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish them or return them to the queue."""
     from glidemq_orchestrate.worker.services.worker import Worker  # noqa: PLC0415  no other command needs it

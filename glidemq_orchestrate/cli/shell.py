@@ -276,6 +276,12 @@ class LogLevel(StrEnum):
 Level = Annotated[
     LogLevel, typer.Option("--log-level", case_sensitive=False, help="Log this level and those above.")
 ]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
+Concurrency = Annotated[int, typer.Option(help="Maximum number of jobs that run at the same time.", min=1)]
+StopAfter = Annotated[
+    float,
+    typer.Option(parser=seconds(), metavar="DURATION", help="Wait this long for running jobs at shutdown."),
+]
 
 
 def log_to_stderr(level: LogLevel) -> None:
