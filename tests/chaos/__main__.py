@@ -33,6 +33,9 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     around: Annotated[float, typer.Option(help="Mean seconds between two faults of servers.")] = 3.0,
     giant: Annotated[int, typer.Option(help="Nodes of the fan-out of one more flow.")] = 2_000,
     spark: Annotated[int, typer.Option(help="Flows with steps of Spark; 0: no Spark.")] = 4,
+    bridged: Annotated[
+        float, typer.Option(help="Share of nodes behind the bridge to ChasquiMQ; 0: no bridge.", min=0, max=1)
+    ] = 0.1,
     ground: Annotated[str, typer.Option(help=f"The servers: {', '.join(GROUNDS)}.")] = "one",
     only: Annotated[str, typer.Option(help="Only these faults, comma-separated.")] = "",
     keep: Annotated[Path | None, typer.Option(help="Keep the files of the rounds in this folder.")] = None,
@@ -43,8 +46,9 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     console, begun, total = Console(stderr=True, highlight=False), time.monotonic(), Counter[str]()
     outcomes: list[dict[str, Any]] = []
     size = Size(
-        flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around, giant=giant, spark=spark
-    )
+        flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around, giant=giant, spark=spark,
+        bridged=bridged,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:
             folder = (keep or Path(scratch)) / f"seed-{seed}"

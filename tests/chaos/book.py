@@ -14,14 +14,22 @@ from tests.chaos.unfenced import Unfenced
 
 CLOCKS_MS: Final = 500
 """By how much the server's time, as a worker knows it, may be wrong."""
-STRIKES: Final = frozenset({"ProcessExpired", "SessionLost", "DriverFailed"})
-"""Errors of attempts that have lost their process, their session or their driver."""
+STRIKES: Final = frozenset({"ProcessExpired", "SessionLost", "DriverFailed", "DeadLetter", "RemoteVanished"})
+"""Errors of attempts that have lost their process, session or driver, or their job behind the bridge."""
+FREE: Final = frozenset({"CancelledError", "RetryLater", "LeaseLost"})
+"""Errors that cost no attempt."""
 NS_IN_MS: Final = 1_000_000
 
 
 def place_of(node: NodeStatus) -> JobKey:
     """The job of a node."""
     return node.queue, node.job_id
+
+
+def generation_of(job_id: str) -> tuple[str, str]:
+    """The flow and the node of a job of any generation."""
+    stored, _, node = job_id.partition("~")
+    return stored.partition("@")[0], node
 
 
 class RoundBook(Book):
@@ -63,7 +71,7 @@ class RoundBook(Book):
     def is_struck(self, job: JobKey, attempts: int) -> bool:
         """Whether a job may have used up its attempts because processes of its handler were killed."""
         errors = self._errors[job]
-        return not STRIKES.isdisjoint(errors) and len(errors) >= attempts
+        return not STRIKES.isdisjoint(errors) and sum(error not in FREE for error in errors) >= attempts
 
     def results_of(self, job: JobKey, accepted: str | None) -> set[str | None]:
         """The runs of a job of which a dependent may have the result: the accepted one.

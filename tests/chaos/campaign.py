@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Queue
+from glidemq_orchestrate.chasquimq import ChasquiQueue
 from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
+from tests.chaos.bridged_flows import REMOTE_QUEUE
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
 from tests.chaos.leftovers import late_ends, leftovers
@@ -90,6 +92,7 @@ def has_settled(played: Round) -> bool:
     try:
         states = _states(played)
         counts = [_counts(name, played.world.url) for name in played.world.plan.all_queues]
+        counts += [_remote_counts(played.world.url)] if played.world.bridged else []
     except (FlowNotFound, TransportError):
         return False
     is_over = all(process.is_over for process in played.processes if process.role not in WORKERS)
@@ -124,6 +127,13 @@ def _counts(name: str, url: str) -> int:
     with Queue(name, url) as queue:
         found = queue.counts(indexed_only=True)
     return sum(found.get(state, 0) for state in (JobState.ACTIVE, JobState.WAITING, JobState.PRIORITIZED))
+
+
+def _remote_counts(url: str) -> int:
+    """The jobs in the queue behind the bridge; those of nodes that were cancelled end there, too."""
+    with ChasquiQueue(REMOTE_QUEUE, url) as queue:
+        found = queue.counts()
+    return found.waiting + found.active + found.delayed
 
 
 def _probe(played: Round, workers: int) -> list[str]:

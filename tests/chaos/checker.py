@@ -12,7 +12,9 @@ from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.testing.chaos import promises
 from glidemq_orchestrate.testing.chaos.book import JobKey
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
-from tests.chaos.book import RoundBook, place_of
+from tests.chaos.book import RoundBook, generation_of, place_of
+from tests.chaos.bridged_flows import QUEUE as BRIDGED
+from tests.chaos.bridged_runs import BridgedRuns
 from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends
 from tests.chaos.plan import BY_TWO, MENDED, RETRIED, FlowPlan, Plan, Step
@@ -27,12 +29,6 @@ class Excuses(TypedDict):
     struck: Collection[str]
     unfenced: Mapping[str, frozenset[str]]
     by_hand: Mapping[str, bool]
-
-
-def generation_of(job_id: str) -> tuple[str, str]:
-    """The flow and the node of a job of any generation."""
-    stored, _, node = job_id.partition("~")
-    return stored.partition("@")[0], node
 
 
 def kept(old: FlowPlan, new: FlowPlan) -> set[str]:
@@ -73,6 +69,8 @@ class Checker:
         self.nodes = 0
         self.losses: Counter[str] = Counter()
         self._written, self._tables = Written(self._book), Tables(self._book)
+        keeps_all = keeps_leases and not may_lose
+        self._bridged = BridgedRuns(self._book, entries, keeps_all=keeps_all)
 
     def violations(self) -> Iterator[str]:
         """Everything that is wrong, in sentences."""
@@ -87,6 +85,7 @@ class Checker:
                     f"{planned.flow_id} ({planned.action}): {problem}"
                     for problem in self._flow(flows, planned)
                 )
+        yield from self._bridged.violations(self._plan)
         for text in self._tables.lost():
             yield from self._lost("tables", text)
         for name in self._plan.all_queues:
@@ -95,6 +94,8 @@ class Checker:
                 yield from self._counted(queue, name)
                 for what, text in self._written.lost(queue, name):
                     yield from self._lost(what, text)
+                if name == BRIDGED:
+                    yield from self._bridged.progress(queue)
 
     def _lost(self, what: str, text: str, count: int = 1) -> Iterator[str]:
         """Something that was acknowledged is gone: a violation, unless servers may lose."""
@@ -250,6 +251,8 @@ class Checker:
         if result["value"] != value:
             yield "has a wrong result"
         yield from self._given(planned, node, found, results, begin)
+        if node.queue == BRIDGED:
+            yield from self._bridged.of_node(node, result, begin)
 
     def _accepted(self, job: JobKey, *, runs: int = 1) -> Iterator[str]:
         """The end of a job is accepted once in each of its runs, and once more each time that all is lost."""

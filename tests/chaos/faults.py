@@ -67,7 +67,7 @@ def kill_child(at: Round, chance: random.Random) -> None:
 
 def kill_renewer(at: Round, chance: random.Random) -> None:
     """SIGKILL, or stop for a while, the process that renews the leases of a worker which cannot."""
-    workers = {process.pid for process in at.alive("worker")}
+    workers = {process.pid for role in RENEWED for process in at.alive(role)}
     table = processes()
     if pids := sorted(pid for pid, entry in table.items() if entry.parent in workers and _is_renewer(pid)):
         pid = chance.choice(pids)
@@ -147,6 +147,36 @@ def pause_spark_worker(at: Round, chance: random.Random) -> None:
 def stop_spark_worker(at: Round, chance: random.Random) -> None:
     """SIGTERM one Spark worker: it returns its jobs, and ends with its sessions."""
     at.signal(chance.choice(at.alive("spark_worker")), signal.SIGTERM, is_end=True)
+
+
+def kill_bridge(at: Round, chance: random.Random) -> None:
+    """SIGKILL one bridge to ChasquiMQ."""
+    at.kill(chance.choice(at.alive("bridge")))
+
+
+def kill_chasqui_worker(at: Round, chance: random.Random) -> None:
+    """SIGKILL one worker behind the bridge."""
+    at.kill(chance.choice(at.alive("chasqui_worker")))
+
+
+def pause_bridge(at: Round, chance: random.Random) -> None:
+    """Stop a bridge for a while, often beyond its lease; then it goes on."""
+    _pause(at, chance, "bridge")
+
+
+def pause_chasqui_worker(at: Round, chance: random.Random) -> None:
+    """Stop a worker behind the bridge for a while, often beyond its lease; then it goes on."""
+    _pause(at, chance, "chasqui_worker")
+
+
+def stop_bridge(at: Round, chance: random.Random) -> None:
+    """SIGTERM one bridge: it returns its jobs, and what it has added goes on."""
+    at.signal(chance.choice(at.alive("bridge")), signal.SIGTERM, is_end=True)
+
+
+def stop_chasqui_worker(at: Round, chance: random.Random) -> None:
+    """SIGTERM one worker behind the bridge: it hands back what it runs."""
+    at.signal(chance.choice(at.alive("chasqui_worker")), signal.SIGTERM, is_end=True)
 
 
 def pause_client(at: Round, chance: random.Random) -> None:
@@ -282,6 +312,15 @@ SPARK: Final[Mapping[Fault, int]] = {
 }  # fmt: skip
 """What happens to Spark workers and what they start, with weights: less often, as a session takes seconds."""
 
+BRIDGE: Final[Mapping[Fault, int]] = {
+    kill_bridge: 4, kill_chasqui_worker: 3, pause_bridge: 2, pause_chasqui_worker: 2, stop_bridge: 1,
+    stop_chasqui_worker: 1,
+}  # fmt: skip
+"""What happens to bridges to ChasquiMQ and the workers behind them, with weights."""
+
+RENEWED: Final = ("worker", "bridge", "chasqui_worker")
+"""Roles whose processes have another one that renews their leases when they cannot."""
+
 VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, newer_worker)
 
 AROUND: Final[Mapping[Fault, int]] = {
@@ -297,7 +336,7 @@ BEHIND_A_PROXY: Final = frozenset({cut_replies, cut_requests})
 IN_A_CLUSTER: Final = frozenset({fail_over, move_slot})
 """Faults that need a cluster."""
 
-BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *SPARK, *AROUND)}
+BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *SPARK, *BRIDGE, *AROUND)}
 
 
 def _pause(at: Round, chance: random.Random, role: str) -> None:

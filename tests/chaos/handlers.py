@@ -33,12 +33,16 @@ class ResultRecorder(Recorder):
         try:
             value = await proceed()
         except BaseException as exc:
-            self.end(attempt, type(exc).__name__)
+            self.end(attempt, self.error_of(exc))
             raise
         result = value if isinstance(value, dict) else {"value": value}  # one of Spark tells more
         self.end(attempt, value=result["value"])
         passed = step.get("ends") != "refuse"
         return {"run": run_of(attempt), "node": context.node, "passed": passed, **result}
+
+    def error_of(self, exc: BaseException) -> str:
+        """The name of an error in the ledger."""
+        return type(exc).__name__
 
 
 async def _add(flow: FlowOfNode, nodes: list[FlowNode]) -> None:

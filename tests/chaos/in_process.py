@@ -9,6 +9,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -61,6 +62,16 @@ class Given(Protocol):
     @property
     def inputs(self) -> Mapping[str, Any]:
         """The results of the dependencies."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a step knows of its job where its handler has no context of ours, as ``decide`` takes it."""
+
+    data: Mapping[str, Any]
+    attempt: int
+    node: str | None
+    inputs: Mapping[str, Any]
 
 
 def decide(ctx: Given, cures: Path) -> int:

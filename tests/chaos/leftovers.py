@@ -6,13 +6,25 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from glidemq_orchestrate.chasquimq import chores, handed_over, worker
 from glidemq_orchestrate.wire.lifetimes import life_of
+from tests.chaos.bridged_flows import REMOTE_QUEUE
 
 REST: Final = re.compile(r"gmo:(todo|staging|portable|letters)\Z")
 """Lists of work to do: empty when there is none."""
 
 GROWTH: Final = re.compile(r"gmo:grow:(.*?)(:held|:edges|:meta)?\Z")
 HOME: Final = re.compile(r"glide:gmo:(homes|home:\{.+\})\Z", re.DOTALL)
+
+REMOTE: Final = f"{{chasqui:{REMOTE_QUEUE}}}:"
+BOUNDED: Final = frozenset({"dlq", "events"})
+"""Streams of ChasquiMQ that are trimmed."""
+REMOTE_SECONDS: Final = (
+    (re.compile(r"(promoter|scheduler):lock\Z"), chores.LOCK_SECONDS),
+    (re.compile("result:"), int(worker.RESULT_TTL.total_seconds())),
+    (re.compile("gmo:handed-over:"), handed_over.MARK_SECONDS),
+)
+"""How long each other key of it lives at most."""
 
 
 def late_ends(client: Any) -> int:
@@ -37,7 +49,23 @@ def leftovers(client: Any, queues: Sequence[str]) -> Iterator[str]:
             yield from _problems(client, key, key.removeprefix(base), due)
         if stream in own and (pending := client.xpending(stream, "workers")["pending"]):
             yield f"{stream} has {pending} pending entries"
-    yield from (f"{key} is not documented" for key in keys)
+    remote = {key for key in keys if key.startswith(REMOTE)}
+    for key in remote:
+        yield from _remote_problems(client, key, key.removeprefix(REMOTE))
+    yield from (f"{key} is not documented" for key in keys - remote)
+
+
+def _remote_problems(client: Any, key: str, name: str) -> Iterator[str]:
+    """The same of a key of the queue behind the bridge."""
+    longest = next((seconds for pattern, seconds in REMOTE_SECONDS if pattern.match(name)), None)
+    if name in ("stream", "delayed"):
+        if left := client.xlen(key) if name == "stream" else client.zcard(key):
+            yield f"{key} has {left} entries"
+    elif longest is not None:
+        if (ttl := client.ttl(key)) == -1 or ttl > longest:
+            yield f"{key} lives for {ttl} s, longer than {longest} s"
+    elif name not in BOUNDED:
+        yield f"{key} is not documented"
 
 
 def _problems(client: Any, key: str, name: str, due: set[str]) -> Iterator[str]:

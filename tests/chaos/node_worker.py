@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis, RedisCluster, RedisError
@@ -26,7 +25,7 @@ from redis.retry import Retry
 from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate._lua import GLIDEMQ, library
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
-from tests.chaos.in_process import decide
+from tests.chaos.in_process import Told, decide
 from tests.chaos.unfenced import RETURNED
 from tests.node import Node, Taken
 
@@ -48,16 +47,6 @@ MAX_STALLED: Final = 1_000_000
 BEGIN: Final = "glidemq_moveToActive"
 REVOKED: Final = "revoked"
 NOTED: Final = {BEGIN, "glidemq_completeAndFetchNext", "glidemq_fail", "glidemq_moveActiveToDelayed"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a handler knows."""
-
-    data: Any
-    attempt: int
-    node: str | None
-    inputs: dict[str, Any]
 
 
 class Reporter(Node):
@@ -269,8 +258,8 @@ class NodeWorker:
         time.sleep(data.get("ms", 0) / 1000)
         error, value = "", None
         try:
-            run = Run(data, attempt, data.get("node"), inputs)
-            value = decide(run, self._world.cures) if run.node else 1
+            told = Told(data, attempt, data.get("node"), inputs)
+            value = decide(told, self._world.cures) if told.node else 1
         except (RuntimeError, Unrecoverable) as exc:
             error = type(exc).__name__
         self._ledger.write("end", **about, error=error, value=value)

@@ -31,6 +31,7 @@ from glidemq_orchestrate import (
     Schedule,
     Worker,
 )
+from glidemq_orchestrate.chasquimq import ChasquiWorker
 from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.errors import (
     FlowConflict,
@@ -46,6 +47,9 @@ from glidemq_orchestrate.errors import (
     WaitTimeout,
 )
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
+from glidemq_orchestrate.worker.services.service import Service
+from tests.chaos.bridged_flows import REMOTE_QUEUE, over_the_bridge
+from tests.chaos.bridged_steps import Bridge, RemoteRecorder, RemoteSteps
 from tests.chaos.forgotten import Forgotten
 from tests.chaos.handlers import ResultRecorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
@@ -53,6 +57,7 @@ from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.mutations import VARIABLE
 from tests.chaos.node_worker import node_worker
 from tests.chaos.plan import BY_TWO, FlowPlan, Plan, plan
+from tests.chaos.spark_flows import QUEUE as SPARK_QUEUE
 from tests.chaos.spark_flows import spark_flows
 from tests.chaos.spark_steps import WORKER
 from tests.chaos.versions import NEWER, OLDER, playing
@@ -61,6 +66,8 @@ T = TypeVar("T")
 
 CONCURRENCY: Final = 8
 LEASE: Final = timedelta(seconds=2)
+STOP: Final = timedelta(seconds=1)
+"""How long a worker that is asked to stop waits for what it runs."""
 SPARK_STEPS: Final = 3
 SPARK_ENVIRONMENT: Final = {
     "GLIDEMQ_SPARK_MASTER": "local[1]",
@@ -87,6 +94,7 @@ class World:
         longs: The share of jobs without a flow that run for longer than a lease.
         giant: Nodes of one fan-out that is much wider than the others; 0: there is none.
         spark: Flows with steps of Spark.
+        bridged: The share of the nodes of random flows that run behind the bridge to ChasquiMQ.
     """
 
     url: str
@@ -103,14 +111,16 @@ class World:
     longs: float = 0.0
     giant: int = 0
     spark: int = 0
+    bridged: float = 0.0
 
     @cached_property
     def plan(self) -> Plan:
         """What they do."""
-        return plan(
+        made = plan(
             self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow, longs=self.longs,
             giant=self.giant, more=spark_flows(self.seed, self.spark, self.queues),
         )  # fmt: skip
+        return over_the_bridge(made, self.bridged, may_grow=self.may_grow)
 
     @property
     def ledger(self) -> Path:
@@ -158,8 +168,8 @@ def spark_worker(world: World, ledger: Ledger, number: int) -> None:
     name, _, value = spark_mark(world).partition("=")
     os.environ |= {FOLDER: str(world.folder), WORKER: str(os.getpid()), name: value, **SPARK_ENVIRONMENT}
     os.environ[VARIABLE] = world.defect
-    queues = [name for name in world.plan.all_queues if name not in world.queues]
-    _serve(world, ledger, number, queues, handlers, concurrency=SPARK_STEPS, allow_import=["tests.chaos"])
+    packages = ["tests.chaos"]
+    _serve(world, ledger, number, [SPARK_QUEUE], handlers, concurrency=SPARK_STEPS, allow_import=packages)
 
 
 def spark_mark(world: World) -> str:
@@ -171,14 +181,32 @@ def _serve(
     world: World, ledger: Ledger, number: int, queues: Sequence[str], handlers: Handlers, **more: Any
 ) -> None:
     worker = Worker(
-        world.url_for(number), queues=queues, lease=LEASE, max_stalled=1_000_000,
-        shutdown_timeout=timedelta(seconds=1), middleware=[ResultRecorder(ledger)], handlers=handlers, **more,
+        world.url_for(number), queues=queues, lease=LEASE, max_stalled=1_000_000, shutdown_timeout=STOP,
+        middleware=[ResultRecorder(ledger)], handlers=handlers, **more,
     )  # fmt: skip
-    ledger.write("serves", worker=worker.id)
+    _run(worker, ledger)
+
+
+def bridge(world: World, ledger: Ledger, number: int) -> None:
+    """Hand jobs over to ChasquiMQ until killed, or asked to stop."""
+    _run(Bridge(world.url_for(number), ledger, lease=LEASE, shutdown_timeout=STOP), ledger)
+
+
+def chasqui_worker(world: World, ledger: Ledger, number: int) -> None:
+    """Run what the bridge hands over until killed, or asked to stop."""
+    worker = ChasquiWorker(
+        REMOTE_QUEUE, world.url_for(number), handlers=RemoteSteps(world.folder).registry(),
+        concurrency=CONCURRENCY, lease=LEASE, shutdown_timeout=STOP, middleware=[RemoteRecorder(ledger)],
+    )  # fmt: skip
+    _run(worker, ledger)
+
+
+def _run(service: Service, ledger: Ledger) -> None:
+    ledger.write("serves", worker=service.id)
     try:
-        worker.run()
+        service.run()
     except TransportError:
-        if worker.ready.is_set():
+        if service.ready.is_set():
             raise
         sys.exit(NOT_STARTED)  # the server cannot be used now, and a service manager starts it again
 
@@ -248,6 +276,7 @@ def steerer(world: World, ledger: Ledger, number: int) -> None:
 ROLES: Final[dict[str, Callable[[World, Ledger, int], None]]] = {
     "worker": worker, "submitter": submitter, "waiter": waiter, "steerer": steerer,
     "node_worker": node_worker, "spark_worker": spark_worker,
+    "bridge": bridge, "chasqui_worker": chasqui_worker,
     "older_worker": playing(OLDER, worker), "newer_worker": playing(NEWER, worker),
 }  # fmt: skip
 

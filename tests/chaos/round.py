@@ -22,7 +22,7 @@ from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from tests.chaos.children import Children
-from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, SPARK, Fault, empty_server
+from tests.chaos.faults import AROUND, BRIDGE, BY_NAME, PROCESSES, SPARK, Fault, empty_server
 from tests.chaos.forgotten import Forgotten
 from tests.chaos.grounds import GROUNDS
 from tests.chaos.nursery import Nursery
@@ -39,7 +39,7 @@ REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
 EXTRA_SECONDS: Final = 60.0
 SLACK_SECONDS: Final = 5.0
-WORKERS: Final = frozenset({"worker", "node_worker", "spark_worker"})
+WORKERS: Final = frozenset({"worker", "node_worker", "spark_worker", "bridge", "chasqui_worker"})
 """Roles that are never over."""
 
 
@@ -115,7 +115,7 @@ class Round:
         self.refused_until = 0.0
         self.ground = self._stack.enter_context(GROUNDS[ground](folder))
         spared = {*self.ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
-        spared |= set() if size.spark else set(SPARK)
+        spared |= {*(() if size.spark else SPARK), *(() if size.bridged else BRIDGE)}
         self.servers, self._faults = self.ground.servers, set(faults) - spared
         self._clients = {
             server.port: self._stack.enter_context(_impatient(server)) for server in self.servers
@@ -123,7 +123,7 @@ class Round:
         self.world = World(
             self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
             size.widest, self.ground.is_one_slot, defect=defect,
-            longs=size.longs, giant=size.giant, spark=size.spark,
+            longs=size.longs, giant=size.giant, spark=size.spark, bridged=size.bridged,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), LedgerReader(self.world.ledger)
@@ -136,6 +136,8 @@ class Round:
         roles = [("worker", n) for n in range(size.workers)]
         roles += [("node_worker", n) for n in range(size.node_workers if self.ground.keeps_leases else 0)]
         roles += [("spark_worker", n) for n in range(size.spark_workers if size.spark else 0)]
+        roles += [("bridge", n) for n in range(size.bridges if size.bridged else 0)]
+        roles += [("chasqui_worker", n) for n in range(size.chasqui_workers if size.bridged else 0)]
         roles += [(role, n) for role in ("submitter", "waiter", "steerer") for n in range(self.world.parts)]
         self.processes = [Process(role, number) for role, number in roles]
 
@@ -222,10 +224,11 @@ class Round:
     def harm(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Let the faults happen, until there were enough kills or the time is over."""
         end = time.monotonic() + self._size.seconds
-        size, groups = self._size, (PROCESSES, AROUND, SPARK)
+        size, groups = self._size, (PROCESSES, AROUND, SPARK, BRIDGE)
+        pauses = (size.pause, size.around, size.spark_pause, size.bridge_pause)
         streams = [
             _Stream(self._chance, {fault: n for fault, n in group.items() if fault in self._faults}, pause)
-            for group, pause in zip(groups, (size.pause, size.around, size.spark_pause), strict=True)
+            for group, pause in zip(groups, pauses, strict=True)
         ]
         while self._goes_on(end):
             self._tend()

@@ -23,6 +23,10 @@ class Size:
         spark: Flows with steps of Spark; 0: there is no Spark.
         spark_workers: Processes that run those.
         spark_pause: Mean seconds between two faults of these, their sessions and drivers.
+        bridged: The share of nodes of random flows that run behind the bridge to ChasquiMQ; 0: there is none.
+        bridges: Processes that are such a bridge.
+        chasqui_workers: Processes that run what these hand over.
+        bridge_pause: Mean seconds between two faults of either.
         longs: The share of jobs without a flow that run for longer than a lease.
         settle: After so many seconds without faults everything must have ended.
     """
@@ -40,5 +44,9 @@ class Size:
     spark: int = 0
     spark_workers: int = 1
     spark_pause: float = 5.0
+    bridged: float = 0.0
+    bridges: int = 2
+    chasqui_workers: int = 2
+    bridge_pause: float = 1.5
     longs: float = 0.02
     settle: float = 300.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,7 @@ from glidemq_orchestrate import Context, Unrecoverable
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.spark import publish, read_published
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
-from tests.chaos.in_process import FOLDER, cures_of, decide, ledger_of, say
+from tests.chaos.in_process import FOLDER, Told, cures_of, decide, ledger_of, say
 from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.mutations import VARIABLE
 
@@ -29,16 +28,6 @@ SHARED: Final = "all"
 """The table into which every step publishes, each its own partition."""
 DRIVER_SECONDS: Final = 30.0
 """A driver may take so long to end after its worker: its patience, and its grace."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a step knows of its job, as ``decide`` takes it."""
-
-    data: Mapping[str, Any]
-    attempt: int
-    node: str | None
-    inputs: Mapping[str, Any]
 
 
 def publish_rows(spark: SparkSession, ctx: Context, *, step: dict[str, Any]) -> dict[str, Any]:

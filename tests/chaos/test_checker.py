@@ -12,6 +12,8 @@ from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry
 from tests.chaos.book import NS_IN_MS, RoundBook
+from tests.chaos.bridged_flows import QUEUE
+from tests.chaos.bridged_steps import DEAD_LETTER
 from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Checker
 from tests.chaos.children import Children
@@ -29,7 +31,7 @@ Entries = list[LedgerEntry]
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     """A round in which nothing goes wrong."""
-    size = Size(flows=25, seconds=4, widest=15)
+    size = Size(flows=25, seconds=4, widest=15, bridged=0.2)
     with Round(322, tmp_path_factory.mktemp("round"), size, faults=()) as done:
         done.harm()
         assert done.settle(lambda: has_settled(done), 120)
@@ -42,7 +44,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
 
 def problems(played: Round, entries: Entries, plan: Plan | None = None) -> list[str]:
     found = [*Checker(played.world.url, plan or played.world.plan, entries).violations()]
-    return [*found, *leftovers(played.servers[0].client, played.world.queues)]
+    return [*found, *leftovers(played.servers[0].client, played.world.plan.all_queues)]
 
 
 def of_kind(entries: Entries, kind: str) -> Entries:
@@ -216,6 +218,75 @@ def ended_otherwise(entries: Entries) -> None:
         entry["state"] = "cancelled"
 
 
+def behind_the_bridge(entries: Entries) -> tuple[LedgerEntry, LedgerEntry]:
+    """The begin of an accepted run behind the bridge that got a result, and the entry of its bridge."""
+    completed = {entry["run"] for entry in of_kind(entries, "completed")}
+    begins = {entry["remote"]: entry for entry in of_kind(entries, "remote-begin") if entry["inputs"]}
+    return next(
+        (begins[add["remote"]], add)
+        for add in of_kind(entries, "remote-add")
+        if add["run"] in completed and add["remote"] in begins
+    )
+
+
+def of_no_run_there(entries: Entries) -> None:
+    entries.remove(behind_the_bridge(entries)[0])
+
+
+def another_value_there(entries: Entries) -> None:
+    run = behind_the_bridge(entries)[0]["run"]
+    next(entry for entry in of_kind(entries, "remote-end") if entry["run"] == run)["value"] += 1
+
+
+def other_inputs_there(entries: Entries) -> None:
+    begin, _ = behind_the_bridge(entries)
+    begin["inputs"] = dict.fromkeys(begin["inputs"], "another:run")
+
+
+def too_early_there(entries: Entries) -> None:
+    begin, _ = behind_the_bridge(entries)
+    given = next(iter(begin["inputs"].values()))
+    begin["at"] = next(entry for entry in of_kind(entries, "end") if entry["run"] == given)["at"] - 1
+
+
+def another_awaited(entries: Entries) -> None:
+    add = behind_the_bridge(entries)[1]
+    add["remote"] += "7"
+
+
+def taken_over_there(entries: Entries) -> None:
+    begin, _ = behind_the_bridge(entries)
+    entries.append(begin | {"run": "another", "delivery": begin["delivery"] + 1})
+
+
+def added_twice(entries: Entries) -> None:
+    steered = {entry["flow"] for entry in of_kind(entries, "steered")}
+    begins = {entry["run"]: entry for entry in of_kind(entries, "begin")}
+    add = next(
+        entry for entry in of_kind(entries, "remote-add") if begins[entry["run"]]["flow"] not in steered
+    )
+    begin = begins[add["run"]]
+    entries.append(begin | {"run": "another", "epoch": begin["epoch"] - 1})
+    entries.append(add | {"run": "another", "remote": "gmo:another"})
+
+
+def vanished(entries: Entries) -> None:
+    ended_by(entries, "RemoteVanished")
+
+
+def a_dead_letter(entries: Entries) -> None:
+    ended_by(entries, DEAD_LETTER)
+    entries.append({"kind": "fault", "fault": "kill_chasqui_worker", "at": entries[-1]["at"] - 1})
+
+
+def ended_by(entries: Entries, error: str) -> None:
+    add = of_kind(entries, "remote-add")[0]
+    begin = next(entry for entry in of_kind(entries, "begin") if entry["run"] == add["run"])
+    entries.append(add | {"run": "another", "at": begin["at"] + 1})
+    entries.append(begin | {"run": "another", "epoch": begin["epoch"] + 1})
+    entries.append(begin | {"kind": "end", "run": "another", "error": error, "at": begin["at"] + 2})
+
+
 def test_a_ledger_that_shows_a_broken_promise(played: Round) -> None:
     for change, said in [
         (doubled, "ran twice"),
@@ -229,6 +300,16 @@ def test_a_ledger_that_shows_a_broken_promise(played: Round) -> None:
         (taken_over, "had taken the job over"),
         (activated_twice_by_one_number, "two activations of the same number"),
         (ended_otherwise, "ended as cancelled"),
+        (of_no_run_there, "no run behind the bridge has written"),
+        (another_value_there, "no run behind the bridge has written"),
+        (other_inputs_there, "and the bridge had"),
+        (too_early_there, "began before"),
+        (another_awaited, "and the bridge waited for"),
+        (another_awaited, "and no bridge has added it"),
+        (taken_over_there, "had taken the job over"),
+        (added_twice, "was added for the attempt that has"),
+        (vanished, "is gone from the queue of ChasquiMQ"),
+        (a_dead_letter, "and 1 faults may have taken it"),
     ]:
         entries = [dict(entry) for entry in played.entries]
         change(entries)
@@ -337,6 +418,15 @@ def test_an_end_that_the_rules_do_not_allow(played: Round) -> None:
     assert any("allowed: ['failed']" in problem for problem in problems(played, played.entries, other))
 
 
+def test_a_progress_that_names_another_job_than_the_one_that_ran(played: Round) -> None:
+    job = stored(played, lambda step: step.queue == QUEUE and step.ends == "complete")
+    client = played.servers[0].client
+    progress = client.hget(job, "progress")
+    client.hset(job, "progress", '{"chasquimq": {"job": "another"}}')
+    assert any("and its progress is" in problem for problem in problems(played, played.entries))
+    client.hset(job, "progress", progress)
+
+
 LEFT: list[tuple[tuple[str, ...], str]] = [
     (("SET", "glide:{etl}:list-active", "2"), "active jobs"),
     (("HSET", "glide:{etl}:group:x", "active", "1"), "counts 1 places"),
@@ -344,6 +434,10 @@ LEFT: list[tuple[tuple[str, ...], str]] = [
     (("SET", "glide:{etl}:gmo:odd", "1"), "not documented"),
     (("SET", "glide:{odd}:id", "1"), "not documented"),
     (("HSET", "glide:{etl}:gmo:grow:x", "a", "1"), "is left"),
+    (("SET", "{chasqui:remote}:gmo:handed-over:x", "1-1"), "lives for -1 s"),
+    (("SET", "{chasqui:remote}:result:x", "1", "EX", "7200"), "lives for 7200 s"),
+    (("SET", "{chasqui:remote}:odd", "1"), "not documented"),
+    (("ZADD", "{chasqui:remote}:delayed", "9e14", "x"), "has 1 entries"),
 ]
 
 
@@ -384,3 +478,5 @@ def test_a_job_fails_only_when_kills_have_used_up_its_attempts() -> None:
     assert RoundBook(ends).is_struck(("etl", "j"), 2)
     assert not RoundBook(ends).is_struck(("etl", "j"), 3)
     assert not RoundBook(ends[1:]).is_struck(("etl", "j"), 1)
+    free = [end | {"run": error, "error": error} for error in ("RetryLater", "CancelledError")]
+    assert not RoundBook([*ends[:1], *free]).is_struck(("etl", "j"), 2)
