@@ -11,17 +11,17 @@ import typer
 from rich.console import Console
 
 from tests.chaos.campaign import outcome_of
-from tests.chaos.faults import AROUND, PROCESSES, VERSIONS
-from tests.chaos.mutations import BY_NAME, DEFECTS, SIZE, Defect
+from tests.chaos.faults import AROUND, BRIDGE, PROCESSES, VERSIONS
+from tests.chaos.mutations import BY_NAME, CLEAN, DEFECTS, Defect
 from tests.processes import mark
 
-FAULTS: Final = ",".join(fault.__name__ for fault in (*PROCESSES, *AROUND) if fault not in VERSIONS)
+FAULTS: Final = ",".join(fault.__name__ for fault in (*PROCESSES, *BRIDGE, *AROUND) if fault not in VERSIONS)
 
 
 def problems_without(seed: int) -> list[str]:
     """What a round without a defect reports: nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        found: list[str] = outcome_of(seed, Path(folder) / "round", SIZE, only=FAULTS)["violations"]
+        found: list[str] = outcome_of(seed, Path(folder) / "round", CLEAN, only=FAULTS)["violations"]
     return found
 
 

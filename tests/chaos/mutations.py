@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._lua import ORCHESTRATE, library
+from glidemq_orchestrate.chasquimq import bridge, ending
+from glidemq_orchestrate.chasquimq.bridge import ChasquiBridge
+from glidemq_orchestrate.chasquimq.renewing import Renewals
+from glidemq_orchestrate.chasquimq.scripts import END
 from glidemq_orchestrate.flows import plan, submission
 from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
@@ -27,6 +31,9 @@ SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, set
 WITHOUT_NODE: Final = replace(SIZE, node_workers=0)
 """What a killed Node worker took from a list is found by a walk that begins each 15 s."""
 WITH_SPARK: Final = replace(SIZE, flows=4, spark=4, spark_pause=4.0, seconds=30, settle=300)
+CLEAN: Final = replace(SIZE, bridged=0.1, settle=90)
+"""Of the round without a defect."""
+WITH_BRIDGE: Final = replace(SIZE, flows=30, bridged=0.5, bridge_pause=0.7, seconds=20, settle=90)
 VARIABLE: Final = "GLIDEMQ_CHAOS_DEFECT"
 """The environment variable that tells the processes with sessions of Spark the name of a defect."""
 
@@ -115,6 +122,21 @@ def _makes_nothing(*_: Any) -> bool:
     return True
 
 
+def _no_note(_: Any) -> dict[str, Any]:
+    """Find nothing that an earlier activation has noted."""
+    return {}
+
+
+async def _notes_nothing(*_: Any) -> None:
+    """Leave a job behind the bridge as it is."""
+
+
+async def _renews_nothing(renewals: Any) -> None:
+    """Keep the renewing process from renewing."""
+    renewals._renewer.renewed()
+
+
+_STALE: Final = END.replace("held[1][2] ~= ARGV[2]", "false")
 _REQUEUED = "L.stream.append(r.prefix .. 'stream', lost.id, lost.job.name)\n"
 _KEPT = "redis.call('HSET', key, 'lastActive', args[1])\n      kept[#kept + 1]"
 _TOLD = "return redis.call('HSETNX', key, 'depdone:' .. ref, '1') == 1\n    and"
@@ -180,6 +202,14 @@ DEFECTS: Final = (
            patched=((publishing, "seal", _seal_and_count),), faults="kill_spark_worker", size=WITH_SPARK),
     Defect("what a Spark step has published never counts", "staged",
            patched=((Folder, "make", _makes_nothing),), faults="kill_spark_worker", size=WITH_SPARK),
+    Defect("a bridge does not know what another has added", "staged",
+           patched=((bridge, "_note_in", _no_note),), faults="kill_bridge", size=WITH_BRIDGE),
+    Defect("a stopped bridge does not note what it has added", "staged",
+           patched=((ChasquiBridge, "_leave", _notes_nothing),), faults="stop_bridge", size=WITH_BRIDGE),
+    Defect("a run behind the bridge that has lost its job ends it", "staged",
+           patched=((ending, "END", _STALE),), faults="pause_chasqui_worker", size=WITH_BRIDGE),
+    Defect("jobs behind the bridge are not renewed", "staged",
+           patched=((Renewals, "renew", _renews_nothing),), faults="kill_submitter", size=WITH_BRIDGE),
 )  # fmt: skip
 
 BY_NAME: Final = {defect.name: defect for defect in DEFECTS}

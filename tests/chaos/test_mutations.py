@@ -37,6 +37,7 @@ def test_a_defect_is_put_in_and_taken_out() -> None:
                 assert new in used().source, defect.name
                 assert old in new or old not in used().source, defect.name
             assert all(getattr(module, name) is function for module, name, function in defect.patched)
+            assert before != [function for _, _, function in defect.patched] or not before, defect.name
         assert used() is library(ORCHESTRATE), defect.name
         assert [getattr(module, name) for module, name, _ in defect.patched] == before
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,14 +24,14 @@ class Mutation:
         name: What is wrong.
         path: The path of the flows on which it shows.
         replaced: Texts of our server library, and what stands there instead.
-        patched: Functions of operations by module and name, and their replacements.
+        patched: Functions of operations, or their constants, by module and name, and their replacements.
         seed: A search that begins there found it soon.
     """
 
     name: str
     path: Path
     replaced: tuple[tuple[str, str], ...] = ()
-    patched: tuple[tuple[Any, str, Callable[..., Any]], ...] = field(default=())
+    patched: tuple[tuple[Any, str, Any], ...] = field(default=())
     seed: int = 0
 
     def change(self, source: str) -> str:
