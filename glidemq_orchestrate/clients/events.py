@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate import events as ops
-from glidemq_orchestrate.clients.facade import AsyncFacade, Outage, SyncFacade, sleep
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.outage import Outage, sleep
 from glidemq_orchestrate.clients.twins import awaited, blocking
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.events import Event, EventFilter, EventKind

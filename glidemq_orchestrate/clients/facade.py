@@ -1,18 +1,13 @@
-"""The base of every client class: opens a driver on first use, checks the libraries, closes it.
-
-``Outage`` lets endless readers survive an outage of the server.
-"""
+"""The base of every client class: opens a driver on first use, checks the libraries, closes it."""
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from glidemq_orchestrate.clients.twins import with_operations
-from glidemq_orchestrate.errors import ConfigurationError, ServerTooOld, TransportError
+from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock, ServerClock
 from glidemq_orchestrate.foundation.importing import importing
@@ -27,10 +22,6 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.io.aio import AsyncDriver
     from glidemq_orchestrate.io.sync import SyncDriver
 
-logger = logging.getLogger("glidemq_orchestrate.clients")
-FIRST_PAUSE: Final = 0.1
-MAX_PAUSE: Final = 2.0
-REPEAT_SECONDS: Final = 60.0
 T = TypeVar("T")
 D = TypeVar("D")
 F = TypeVar("F", bound="_Facade[Any]")
@@ -242,46 +233,3 @@ class AsyncFacade(_Facade["AsyncDriver"]):
     ) -> None:
         """Close the connections."""
         await self.close()
-
-
-class Outage:
-    """Logs an outage that a reader survives: at its start, once a minute, and at its end.
-
-    Args:
-        what: What is read, for the log.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._has_read, self._pause, self._logged = False, 0.0, 0.0
-
-    def pause(self, error: TransportError) -> float:
-        """The seconds to wait before the next try.
-
-        Raises:
-            TransportError: The address may be wrong, as nothing was read yet; or the error is permanent.
-        """
-        if not self._has_read or isinstance(error, ServerTooOld):
-            raise error
-        now = time.monotonic()
-        if not self._pause or now - self._logged >= REPEAT_SECONDS:
-            self._logged = now
-            logger.warning(
-                "%s: the server is unreachable: %s", self._what, error, extra={"action": "reconnect"}
-            )
-        self._pause = min(self._pause * 2 or FIRST_PAUSE, MAX_PAUSE)
-        return self._pause
-
-    def over(self) -> None:
-        """End the outage, after a successful read."""
-        if self._pause:
-            logger.info("%s: the server is reachable again", self._what, extra={"action": "recovered"})
-        self._has_read, self._pause = True, 0.0
-
-
-async def sleep(seconds: float) -> None:
-    """Wait, on the event loop."""
-    with importing():
-        import asyncio  # noqa: PLC0415  slow, and rarely needed
-
-    await asyncio.sleep(seconds)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Final
 
-from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade, sleep
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.outage import sleep
 from glidemq_orchestrate.clients.twins import Awaiting, Blocking, O, P, T, awaited, blocking
 from glidemq_orchestrate.errors import ScheduleBusy
 from glidemq_orchestrate.foundation.clock import Clock
