@@ -149,7 +149,7 @@ class Queue(SyncFacade):
     tags = blocking(QueueOperations.tags)
     tagged = blocking(QueueOperations.tagged)
     tracked = blocking(QueueOperations.tracked)
-    watch_tracked = streamed(QueueOperations.watch_tracked)
+    watch_tracked = streamed(QueueOperations.watch_tracked, survives=QueueOperations.tracked_name)
 
     now = blocking(QueueOperations.now)
     pause = blocking(QueueOperations.pause)
@@ -256,7 +256,7 @@ class AsyncQueue(AsyncFacade):
     tags = awaited(QueueOperations.tags)
     tagged = awaited(QueueOperations.tagged)
     tracked = awaited(QueueOperations.tracked)
-    watch_tracked = streamed_async(QueueOperations.watch_tracked)
+    watch_tracked = streamed_async(QueueOperations.watch_tracked, survives=QueueOperations.tracked_name)
 
     now = awaited(QueueOperations.now)
     pause = awaited(QueueOperations.pause)

@@ -609,7 +609,11 @@ class Queue(SyncFacade):
         Reports each difference once: state, attempts, progress, options and tags of jobs, state and counts of
         flows, and that one of them was removed. What changes twice between two reads is reported once; a read
         follows each event of a tracked job, and at most a second later. Jobs that are tracked during the
-        watch are included from then on. Lost events cause no missed change.
+        watch are included from then on. Lost events cause no missed change. After the first read the watch
+        survives outages of the server, such as a failover, and logs them.
+
+        Raises:
+            TransportError: The server is unreachable at the first read.
         """
 
     def now(self) -> datetime:
@@ -1386,7 +1390,11 @@ class AsyncQueue(AsyncFacade):
         Reports each difference once: state, attempts, progress, options and tags of jobs, state and counts of
         flows, and that one of them was removed. What changes twice between two reads is reported once; a read
         follows each event of a tracked job, and at most a second later. Jobs that are tracked during the
-        watch are included from then on. Lost events cause no missed change.
+        watch are included from then on. Lost events cause no missed change. After the first read the watch
+        survives outages of the server, such as a failover, and logs them.
+
+        Raises:
+            TransportError: The server is unreachable at the first read.
         """
 
     async def now(self) -> datetime:

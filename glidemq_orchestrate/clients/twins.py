@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.clients.outage import Outage, sleep
+from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, explain
 from glidemq_orchestrate.wire.call import Op
 
@@ -149,13 +151,17 @@ def awaited_twice(
 
 
 def streamed(
-    make: Callable[Concatenate[O, P], Stream[T]],
+    make: Callable[Concatenate[O, P], Stream[T]], *, survives: Callable[[O], str] | None = None
 ) -> Callable[Concatenate[Blocking[O], P], Iterator[T]]:
-    """The method that yields the items of a stream; the call itself checks the arguments."""
+    """The method that yields the items of a stream; the call itself checks the arguments.
+
+    ``survives`` names what is read, for the log of outages that the reader survives; None: an outage ends it.
+    """
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         try:
-            return _items(self, make(self._operations, *args, **kwargs))
+            outage = None if survives is None else Outage(survives(self._operations))
+            return _items(self, make(self._operations, *args, **kwargs), outage)
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
@@ -164,13 +170,14 @@ def streamed(
 
 
 def streamed_async(
-    make: Callable[Concatenate[O, P], Stream[T]],
+    make: Callable[Concatenate[O, P], Stream[T]], *, survives: Callable[[O], str] | None = None
 ) -> Callable[Concatenate[Awaiting[O], P], AsyncIterator[T]]:
     """``streamed`` for ``async for``."""
 
     def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         try:
-            return _items_async(self, make(self._operations, *args, **kwargs))
+            outage = None if survives is None else Outage(survives(self._operations))
+            return _items_async(self, make(self._operations, *args, **kwargs), outage)
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
@@ -178,18 +185,36 @@ def streamed_async(
     return _like(call, make, AsyncIterator)
 
 
-def _items(client: Blocking[Any], stream: Stream[T]) -> Iterator[T]:
+def _items(client: Blocking[Any], stream: Stream[T], outage: Outage | None) -> Iterator[T]:
     try:
         while (op := stream.step()) is not None:
-            yield from client._run(op)  # noqa: SLF001  the method of a client
+            try:
+                items = client._run(op)  # noqa: SLF001  the method of a client
+            except TransportError as exc:
+                if outage is None:
+                    raise
+                time.sleep(outage.pause(exc))
+                continue
+            if outage is not None:
+                outage.over()
+            yield from items
     finally:
         _end(client, stream.end())
 
 
-async def _items_async(client: Awaiting[Any], stream: Stream[T]) -> AsyncIterator[T]:
+async def _items_async(client: Awaiting[Any], stream: Stream[T], outage: Outage | None) -> AsyncIterator[T]:
     try:
         while (op := stream.step()) is not None:
-            for item in await client._run(op):  # noqa: SLF001  the method of a client
+            try:
+                items = await client._run(op)  # noqa: SLF001  the method of a client
+            except TransportError as exc:
+                if outage is None:
+                    raise
+                await sleep(outage.pause(exc))
+                continue
+            if outage is not None:
+                outage.over()
+            for item in items:
                 yield item
     finally:
         await _end_async(client, stream.end())

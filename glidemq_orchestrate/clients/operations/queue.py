@@ -199,9 +199,17 @@ class WholeQueueOperations(QueueOperationsBase):
         Reports each difference once: state, attempts, progress, options and tags of jobs, state and counts of
         flows, and that one of them was removed. What changes twice between two reads is reported once; a read
         follows each event of a tracked job, and at most a second later. Jobs that are tracked during the
-        watch are included from then on. Lost events cause no missed change.
+        watch are included from then on. Lost events cause no missed change. After the first read the watch
+        survives outages of the server, such as a failover, and logs them.
+
+        Raises:
+            TransportError: The server is unreachable at the first read.
         """
         return TrackedStream(self._keys, self._clock)
+
+    def tracked_name(self) -> str:
+        """What ``watch_tracked`` reads, for the log."""
+        return f"tracked jobs and flows of queue {self._keys.queue}"
 
     def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
         """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""

@@ -14,6 +14,7 @@ import pytest
 
 from glidemq_orchestrate import (
     AsyncEventReader,
+    AsyncQueue,
     EmbeddedServer,
     EventReader,
     FlowNode,
@@ -174,5 +175,43 @@ def test_who_iterates_over_events_goes_on_after_an_outage(tmp_path: Path, eventu
                 assert isinstance(one.exception(timeout=30), ConnectionFailed)
         with EventReader("etl", url, position="0-0") as reader, pytest.raises(ConnectionFailed):
             next(iter(reader))
+    finally:
+        server.close()
+
+
+def test_who_watches_tracked_jobs_goes_on_after_an_outage(tmp_path: Path, eventually: Eventually) -> None:
+    server = Server(tmp_path / "data")
+    url, found = f"valkey://127.0.0.1:{server.port}", {"sync": list[Any](), "async": list[Any]()}
+
+    def watch() -> None:
+        with Queue("etl", url) as queue:
+            for change in queue.watch_tracked():
+                found["sync"].append(change.now.state)
+                if change.now.is_removed:
+                    return
+
+    async def watch_async() -> None:
+        async with AsyncQueue("etl", url) as queue:
+            async for change in queue.watch_tracked():
+                found["async"].append(change.now.state)
+                if change.now.is_removed:
+                    return
+
+    try:
+        with Queue("etl", url) as queue, ThreadPoolExecutor(2) as threads:
+            job_id = queue.add("work")
+            queue.track(job_id)
+            done = [threads.submit(watch), threads.submit(asyncio.run, watch_async())]
+            eventually(lambda: list(found.values()) == [["waiting"]] * 2)
+            server.kill()
+            time.sleep(3)
+            server.start()
+            queue.remove(job_id)
+            for one in done:
+                one.result(timeout=30)
+        assert list(found.values()) == [["waiting", None]] * 2
+        server.kill()
+        with Queue("etl", url) as queue, pytest.raises(ConnectionFailed):
+            next(iter(queue.watch_tracked()))
     finally:
         server.close()
