@@ -667,8 +667,8 @@ class Queue(SyncFacade):
     def retry_failed(self, count: int | None = None) -> int:
         """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
-        "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
-        So do nodes of flows: retry the flow.
+        "All" are the failed jobs at the start: jobs that fail again during the call remain failed, also those
+        that another client has retried, which are not counted. So do nodes of flows: retry the flow.
 
         Raises:
             InvalidJob: ``count`` is less than 1; nothing was sent.
@@ -693,8 +693,9 @@ class Queue(SyncFacade):
     def retry_failures(self, group: str, *, limit: int = 1000) -> int:
         """Rerun the failed jobs of a group, oldest first; returns how many. 0 if no failed job is in it.
 
-        Jobs that fail again during the call remain failed. So do nodes of flows: use
-        ``Flow.retry_failures``. A repeat continues with the next jobs.
+        Jobs that fail again during the call remain failed, also those that another client has retried, which
+        are not counted. So do nodes of flows: use ``Flow.retry_failures``. A repeat continues with the next
+        jobs.
 
         Args:
             group: A group of ``failures``.
@@ -1448,8 +1449,8 @@ class AsyncQueue(AsyncFacade):
     async def retry_failed(self, count: int | None = None) -> int:
         """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
-        "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
-        So do nodes of flows: retry the flow.
+        "All" are the failed jobs at the start: jobs that fail again during the call remain failed, also those
+        that another client has retried, which are not counted. So do nodes of flows: retry the flow.
 
         Raises:
             InvalidJob: ``count`` is less than 1; nothing was sent.
@@ -1474,8 +1475,9 @@ class AsyncQueue(AsyncFacade):
     async def retry_failures(self, group: str, *, limit: int = 1000) -> int:
         """Rerun the failed jobs of a group, oldest first; returns how many. 0 if no failed job is in it.
 
-        Jobs that fail again during the call remain failed. So do nodes of flows: use
-        ``Flow.retry_failures``. A repeat continues with the next jobs.
+        Jobs that fail again during the call remain failed, also those that another client has retried, which
+        are not counted. So do nodes of flows: use ``Flow.retry_failures``. A repeat continues with the next
+        jobs.
 
         Args:
             group: A group of ``failures``.

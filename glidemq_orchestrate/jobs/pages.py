@@ -108,6 +108,12 @@ def score(queue: QueueKeys, name: KeyName, member: str) -> Call[float | None]:
     return command(*words, decode=lambda reply: None if reply is None else float(reply))
 
 
+def last_score(queue: QueueKeys, name: KeyName) -> Call[float]:
+    """The highest score of a sorted set; 0 for an empty one."""
+    words = ("ZREVRANGE", queue.key(name), 0, 0, "WITHSCORES")
+    return command(*words, decode=lambda reply: float(reply[1]) if reply else 0.0)
+
+
 def scheduled_scores(queue: QueueKeys, score: int, count: int) -> Call[list[float]]:
     """The lowest scores of the scheduled set from ``score`` on, at most ``count``."""
     words = ("ZRANGEBYSCORE", queue.key("scheduled"), score, "+inf", "WITHSCORES", "LIMIT", 0, count)

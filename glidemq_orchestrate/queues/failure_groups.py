@@ -20,7 +20,6 @@ from glidemq_orchestrate.flows.home import home_of
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs import job_hash, pages
-from glidemq_orchestrate.jobs.changes import retry_jobs
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.options import RunOptions
@@ -251,17 +250,16 @@ def _sample_text(reason: str) -> str:
 def retry_group(queue: QueueKeys, group: str, limit: int, now_ms: int) -> Op[int]:
     """Rerun the failed jobs of a group that are no nodes, oldest first; returns how many."""
     whole("limit", limit, 1)
-    left = yield from ask(pages.length(queue, "failed"))  # others may fail again meanwhile
+    end, left = yield from removal.failed_by_now(queue)
     count = kept = 0
     while left > 0 and count < limit:
-        ids = yield from _slice(queue, kept, min(left, removal.SLICE))
+        ids = yield from ask(removal.ended_before(queue, "failed", end, kept, min(left, removal.SLICE)))
         if not ids:
             break
         jobs = [one for one in (yield from _read(queue, ids)) if one.group == group and not one.flow]
         some, passed = _first(ids, jobs, limit - count)
-        words = (yield from ask(retry_jobs(queue, some, now_ms))) if some else []
-        count, left = count + words.count("retried"), left - passed
-        kept += passed - words.count("retried") - words.count("missing")
+        words, stay = yield from removal.retry_some(queue, some, ids[:passed], end, now_ms)
+        count, kept, left = count + words.count("retried"), kept + stay, left - passed
     return count
 
 

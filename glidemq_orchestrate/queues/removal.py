@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Final, Literal
+from itertools import chain
+from typing import Any, Final, Literal
 
 from glidemq_orchestrate.errors import ConfigurationError, JobStateConflict, ProtocolError, QueueInUse
 from glidemq_orchestrate.flows import backend
@@ -148,21 +149,45 @@ def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
 
 
 def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
-    """Rerun failed jobs, oldest first; at most as many as have failed now, since some may fail again."""
+    """Rerun failed jobs, oldest first; those that have failed by now, since some may fail again."""
     if limit is not None:
         whole("count", limit, 1)
-    left = yield from ask(pages.length(queue, "failed"))
+    end, left = yield from failed_by_now(queue)
     count = kept = 0
-    while left and (limit is None or count < limit):
+    while left > 0 and (limit is None or count < limit):
         size = min(SLICE, left, left if limit is None else limit - count)
-        ids = yield from ask(pages.sorted_ids(queue.key("failed"), kept, size, newest_first=False))
+        ids = yield from ask(ended_before(queue, "failed", end, kept, size))
         if not ids:
             break
         left -= len(ids)
-        words = yield from ask(retry_jobs(queue, ids, now_ms))
-        count += words.count("retried")
-        kept += len(words) - words.count("retried") - words.count("missing")
+        words, stay = yield from retry_some(queue, ids, ids, end, now_ms)
+        count, kept = count + words.count("retried"), kept + stay
     return count
+
+
+def retry_some(
+    queue: QueueKeys, job_ids: Sequence[str], passed: Sequence[str], end: float, now_ms: int
+) -> Op[tuple[list[str], int]]:
+    """Rerun failed jobs, which may be none, in one round trip.
+
+    Returns a word for each, and how many of the ``passed`` jobs are still among those failed until ``end``.
+    """
+    retrying = [retry_jobs(queue, job_ids, now_ms)] if job_ids else []
+    calls: list[Call[Any]] = [*retrying, *(pages.score(queue, "failed", job_id) for job_id in passed)]
+    found = yield from ask_all(calls)
+    words, scores = found[: len(retrying)], found[len(retrying) :]
+    return [*chain(*words)], sum(score is not None and score <= end for score in scores)
+
+
+def failed_by_now(queue: QueueKeys) -> Op[tuple[float, int]]:
+    """When the last of the failed jobs failed, and how many there are.
+
+    Jobs that fail later are not to be retried: this call, or that of another client, may have retried them.
+    The number is the limit for workers whose clocks are behind.
+    """
+    calls: list[Call[Any]] = [pages.last_score(queue, "failed"), pages.length(queue, "failed")]
+    end, count = yield from ask_all(calls)
+    return end, count
 
 
 def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
@@ -254,7 +279,9 @@ def unlink(keys: list[str]) -> Call[None]:
     return command("UNLINK", *keys, decode=replies.anything)
 
 
-def ended_before(queue: QueueKeys, name: KeyName, cutoff_ms: int, first: int, count: int) -> Call[list[str]]:
+def ended_before(
+    queue: QueueKeys, name: KeyName, cutoff_ms: float, first: int, count: int
+) -> Call[list[str]]:
     """Jobs that ended at ``cutoff_ms`` or earlier, oldest first."""
     words = ("ZRANGEBYSCORE", queue.key(name), "-inf", cutoff_ms, "LIMIT", first, count)
     return command(*words, decode=list)

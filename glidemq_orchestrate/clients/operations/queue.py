@@ -327,8 +327,8 @@ class WholeQueueOperations(QueueOperationsBase):
     def retry_failed(self, count: int | None = None) -> Op[int]:
         """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
-        "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
-        So do nodes of flows: retry the flow.
+        "All" are the failed jobs at the start: jobs that fail again during the call remain failed, also those
+        that another client has retried, which are not counted. So do nodes of flows: retry the flow.
 
         Raises:
             InvalidJob: ``count`` is less than 1; nothing was sent.
@@ -355,8 +355,9 @@ class WholeQueueOperations(QueueOperationsBase):
     def retry_failures(self, group: str, *, limit: int = 1000) -> Op[int]:
         """Rerun the failed jobs of a group, oldest first; returns how many. 0 if no failed job is in it.
 
-        Jobs that fail again during the call remain failed. So do nodes of flows: use
-        ``Flow.retry_failures``. A repeat continues with the next jobs.
+        Jobs that fail again during the call remain failed, also those that another client has retried, which
+        are not counted. So do nodes of flows: use ``Flow.retry_failures``. A repeat continues with the next
+        jobs.
 
         Args:
             group: A group of ``failures``.
