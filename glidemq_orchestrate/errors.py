@@ -406,7 +406,9 @@ class QueueNotServed(WorkersMissing):
 class HandlerNotFound(WorkersMissing):
     """Workers serve the queue, but none has a handler for the job; ``missing`` maps queue to job names."""
 
-    def __init__(self, missing: Mapping[str, Sequence[str]], known: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, missing: Mapping[str, Sequence[str]], known: Mapping[str, Sequence[str]], problem: str = ""
+    ) -> None:
         self.missing = {queue: list(jobs) for queue, jobs in missing.items()}
         self.known = {queue: list(jobs) for queue, jobs in known.items()}
         lacking = "; ".join(
@@ -414,7 +416,8 @@ class HandlerNotFound(WorkersMissing):
             f"(known: {', '.join(known[queue]) or 'none'})"
             for queue, jobs in self.missing.items()
         )
-        super().__init__(f"{lacking}. Fix: register it with @handlers.handler in the worker's --app module")
+        fix = "Fix: register it with @handlers.handler in the worker's --app module"
+        super().__init__(problem or f"{lacking}. {fix}")
 
 
 class JobFailed(GlideMQError):

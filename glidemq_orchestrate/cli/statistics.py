@@ -21,7 +21,7 @@ from glidemq_orchestrate.cli.shell import (
     reports_errors,
 )
 from glidemq_orchestrate.clients.queue import Durations, HandlerStatistics, Queue, QueueStatistics
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import HandlerNotFound
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.foundation.texts import counted
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -54,8 +54,9 @@ def statistics(
     rows = [one for one in found.handlers if handler in (None, one.handler)]
     if handler is not None and not rows:
         known = [one.handler for one in found.handlers]
-        hint = did_you_mean(handler, known)
-        raise ConfigurationError(f"queue {queue} has no statistics of handler {handler} on {found.day}{hint}")
+        problem = f"queue {queue} has no statistics of handler {handler!r} on {found.day}"
+        near = did_you_mean(handler, known) or f" (known: {', '.join(known) or 'none'})"
+        raise HandlerNotFound({queue: [handler]}, {queue: known}, problem + near)
     if as_json:
         whole = {"day": found.day.isoformat(), **statistics_row(found)}
         print_json(whole | {"handlers": [{"handler": one.handler, **statistics_row(one)} for one in rows]})
@@ -71,7 +72,7 @@ def statistics(
     )
     for one in rows:
         spans = [one.waiting.percentile(50), one.waiting.percentile(95)]
-        spans += [one.running.mean if one.running.count else None]
+        spans += [one.running.mean]
         spans += [one.running.percentile(percent) for percent in PERCENTILES]
         counts = f"{one.running.count:,}", f"{one.failures:,}", f"{one.retries:,}"
         table.add_row(Text(one.handler or "(others)"), *counts, *map(short_span, spans))
@@ -94,12 +95,14 @@ def statistics_row(one: HandlerStatistics | QueueStatistics) -> dict[str, Any]:
 
 def _durations(durations: Durations) -> dict[str, Any]:
     """Durations in seconds."""
-    percentiles = {f"p{percent}": durations.percentile(percent) for percent in PERCENTILES}
+    spans = {
+        "mean": durations.mean,
+        "deviation": durations.deviation,
+        **{f"p{percent}": durations.percentile(percent) for percent in PERCENTILES},
+    }
     return {
         "count": durations.count,
-        "mean": durations.mean.total_seconds(),
-        "deviation": durations.deviation.total_seconds(),
-        **{name: None if span is None else span.total_seconds() for name, span in percentiles.items()},
+        **{name: None if span is None else span.total_seconds() for name, span in spans.items()},
         "buckets": [
             {"from": one.start.total_seconds(), "to": one.end.total_seconds(), "count": one.count}
             for one in durations.buckets

@@ -134,16 +134,16 @@ class Durations:
 
     Attributes:
         count: How many.
-        mean: Their mean; 0 if there is none.
-        deviation: Their sample standard deviation; 0 if there are fewer than two.
+        mean: Their mean; None if there is none.
+        deviation: Their sample standard deviation; 0 for a single one, None if there is none.
         buckets: Those that are not empty, shortest first. Below a second, four of them double a duration; up
             to ten seconds each is a quarter of a second wide, up to a minute a second, up to an hour a
             minute, up to a day an hour, then a day.
     """
 
     count: int
-    mean: timedelta
-    deviation: timedelta
+    mean: timedelta | None
+    deviation: timedelta | None
     buckets: tuple[DurationBucket, ...] = ()
 
     def percentile(self, percent: float) -> timedelta | None:
@@ -245,7 +245,7 @@ def statistics(queue: QueueKeys, day: date | None, now_ms: int) -> Op[QueueStati
         HandlerStatistics(name, _durations(one.waiting), _durations(one.running), one.failures, one.retries)
         for name, one in tallies.items()
     ]
-    handlers.sort(key=lambda one: (one.running.count * one.running.mean, one.handler), reverse=True)
+    handlers.sort(key=lambda one: (_total(one.running), one.handler), reverse=True)
     return QueueStatistics(
         wanted, _durations(total.waiting), _durations(total.running), total.failures, total.retries,
         tuple(handlers),
@@ -290,7 +290,13 @@ def _read_part(tally: Tally, what: str, text: str) -> None:
         tally.buckets[what] = number(text)
 
 
+def _total(durations: Durations) -> timedelta:
+    return durations.count * (durations.mean or timedelta(0))
+
+
 def _durations(tally: Tally) -> Durations:
+    if tally.count <= 0:
+        return Durations(0, None, None)
     spread = math.sqrt(max(tally.squares, 0.0) / (tally.count - 1)) if tally.count > 1 else 0.0
     return Durations(
         tally.count,

@@ -92,6 +92,12 @@ def test_a_percentile_is_near_the_exact_one() -> None:
         waiting.percentile(101)
 
 
+def test_a_day_without_jobs_has_no_mean() -> None:
+    nothing, one = read({}).waiting, read(fields_of(tally_of(7))).waiting
+    assert (nothing.count, nothing.mean, nothing.deviation) == (0, None, None)
+    assert (one.count, one.mean, one.deviation) == (1, timedelta(milliseconds=7), timedelta(0))
+
+
 def test_the_statistics_of_the_queue_are_those_of_all_handlers() -> None:
     fields = fields_of(tally_of(1, 2), "r", "a:b") | fields_of(tally_of(9), "r", "c") | {"c:retries:c": "2"}
     found = read(fields)
