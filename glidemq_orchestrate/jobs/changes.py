@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
+from glidemq_orchestrate.errors import JobStateConflict
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.values import named, whole
 from glidemq_orchestrate.jobs import job_hash
@@ -153,7 +153,7 @@ def _change(name: str, queue: QueueKeys, job_id: str, args: tuple[Word, ...]) ->
 
     def decode(reply: Any) -> None:
         if reply == "error:not_found":
-            raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
+            raise missing(queue, job_id)
         if str(reply).startswith("error:"):
             raise JobStateConflict(job_id, str(reply)[6:], _REASONS.get(reply, "cannot be changed"))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NewType
 
-from glidemq_orchestrate.errors import ChildrenFailed, DecodeError, InvalidJob, JobNotFound
+from glidemq_orchestrate.errors import ChildrenFailed, DecodeError, InvalidJob
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import lease_of, worker_of
@@ -226,7 +226,7 @@ def get_job(queue: QueueKeys, job_id: str, *, lenient: bool = False) -> Op[Job]:
     """Read one job."""
     fields = yield from ask(job_fields(queue, job_id))
     if "state" not in fields:
-        raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
+        raise missing(queue, job_id)
     return Job.from_wire(queue.queue, fields, lenient=lenient)
 
 

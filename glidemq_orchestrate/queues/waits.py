@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts import workers
-from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import node_status
@@ -123,7 +122,7 @@ def wait_of(keys: QueueKeys, job_id: str, now_ms: int) -> Op[Wait | None]:
     node = yield from ask(node_status(keys, job_id, job_id, json.dumps([0, keys.queue, job_id, ""])))
     name = yield from ask(job_hash.get(keys, job_id, "name", lambda reply: reply))
     if name is None:
-        raise JobNotFound(f"no job {job_id} in queue {keys.queue}")
+        raise job_hash.missing(keys, job_id)
     known = yield from waits_of(keys.prefix, [replace(_waiter(node), job=name)], now_ms)
     return known.get(job_id)
 

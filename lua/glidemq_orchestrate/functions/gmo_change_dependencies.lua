@@ -54,7 +54,7 @@ local function change_dependencies(keys, args)
   local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
   local state, is_refused = L.edges.refusal(prefix, job_id)
   if not state then
-    return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
+    return L.lease.missing(keys[1], job_id)
   elseif is_refused or (what == 'off' and state ~= 'waiting-children') then
     return { state, {} }
   end

@@ -7,7 +7,7 @@
 local function message_states(keys, args)
   local prefix, found = L.hashes.prefix(keys[1], 'job:' .. args[2]), {}
   if redis.call('HEXISTS', keys[1], 'state') == 0 then
-    return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. args[2])
+    return L.lease.missing(keys[1], args[2])
   end
   local b = { prefix = prefix, stream = prefix .. 'stream' }
   for _, row in ipairs((L.broadcasts.states(b, args[2], L.messages.entry_of(b, args[2])))) do

@@ -13,7 +13,7 @@ local function revoke_job(keys, args)
   local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
   local job = L.jobs.read(prefix, job_id)
   if not job or not job.state then
-    return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
+    return L.lease.missing(keys[1], job_id)
   end
   local word, flow_id = L.revoking.job(prefix, job_id, job, now)
   return { word, flow_id }

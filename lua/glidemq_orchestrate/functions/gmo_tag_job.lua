@@ -11,7 +11,7 @@ local function tag_job(keys, args)
   if not now or (what ~= 'add' and what ~= 'remove') or #args - FIRST + 1 > MAX_TAGS then
     return redis.error_reply('GMO_BAD_CALL gmo_tag_job: the arguments are not valid')
   elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
-    return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
+    return L.lease.missing(keys[1], job_id)
   end
   local prefix, tags = L.hashes.prefix(keys[1], 'job:' .. job_id), {}
   for i = FIRST, #args do

@@ -20,7 +20,7 @@ local function take_back(keys, args)
   local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
   local job = L.jobs.read(prefix, job_id)
   if not job or not job.state then
-    return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
+    return L.lease.missing(keys[1], job_id)
   elseif not now then
     return redis.error_reply('GMO_BAD_CALL gmo_take_back: the arguments are not valid')
   elseif job.state ~= 'active' then

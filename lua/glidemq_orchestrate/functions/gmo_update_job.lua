@@ -12,7 +12,7 @@ local function update_job(keys, args)
   if not FIELDS[field] or not value then
     return redis.error_reply('GMO_BAD_CALL gmo_update_job: this field cannot be changed')
   elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
-    return args[5] == '1' and 0 or redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
+    return args[5] == '1' and 0 or L.lease.missing(keys[1], job_id)
   end
   redis.call('HSET', keys[1], field, value)
   if field == 'progress' then

@@ -48,6 +48,12 @@ function L.lease.check(keys, args)
   return { prefix = keys[1]:sub(1, #keys[1] - #('job:' .. job_id)), job_id = job_id }
 end
 
+-- The error reply for a missing job, by the key of its hash.
+function L.lease.missing(key, job_id)
+  local queue = key:match('{([^{}]*)}:job:') or '?'
+  return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id .. ' in queue ' .. queue)
+end
+
 -- Returns nil if a job may be written to: from outside (token '') if it exists, by an attempt with its proof. Else the
 -- error reply.
 function L.lease.refusal(keys, args)
@@ -55,7 +61,7 @@ function L.lease.refusal(keys, args)
     local lease, stale = L.lease.check(keys, args)
     return not lease and stale or nil
   end
-  return redis.call('HEXISTS', keys[1], 'state') == 0 and redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. args[2]) or nil
+  return redis.call('HEXISTS', keys[1], 'state') == 0 and L.lease.missing(keys[1], args[2]) or nil
 end
 
 -- The number of an activation: it is larger than that of every earlier one of the job. It is the server's time in ms if

@@ -19,6 +19,7 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
 )
+from glidemq_orchestrate.clients.queue import Usage
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     EncodeError,
@@ -62,6 +63,13 @@ CALLS: list[Callable[[Any, str], Any]] = [
     lambda queue, job_id: queue.parents(job_id),
     lambda queue, job_id: queue.suspend_info(job_id),
     lambda queue, job_id: queue.add_output(job_id, {"a": "b"}),
+    lambda queue, job_id: queue.tag(job_id, ["x"]),
+    lambda queue, job_id: queue.track(job_id),
+    lambda queue, job_id: queue.take_back(job_id),
+    lambda queue, job_id: queue.history(job_id),
+    lambda queue, job_id: queue.depends_on(job_id, ["1"]),
+    lambda queue, job_id: queue.depends_off(job_id),
+    lambda queue, job_id: queue.report_usage(job_id, Usage(tokens={"input": 1})),
 ]
 
 
@@ -78,7 +86,7 @@ def test_a_job_that_is_missing_is_reported_and_not_made(
         if left:
             redis_client.hset("glide:{etl}:job:99", mapping=left)
         before = dump()
-        with pytest.raises(JobNotFound, match="no job 99"):
+        with pytest.raises(JobNotFound, match="no job 99 in queue etl"):
             call(queue, "99")
         assert dump() == before
 
