@@ -94,6 +94,8 @@ def _change(
         yield from removal.drop_lost_entry(queue, job_id)
     elif word != "ok":
         problem = _REFUSED.get(word) or f"is {word}: only jobs that wait to be started have dependencies"
+        if word == "cycle" and job_id in others:
+            problem = "cannot wait for itself"
         if what == "off" and word in _WAIT_FOR_NOTHING:
             problem = f"is {word}: it waits for no other job"
         raise JobStateConflict(job_id, word, problem)

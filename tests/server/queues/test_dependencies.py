@@ -122,9 +122,11 @@ class TestDependsOn:
         queue.depends_on(b, [a])
         queue.depends_on(c, [b])
         before = dump()
-        for job_id, others in ((a, [c]), (a, [b]), (a, [a])):
+        for job_id, others in ((a, [c]), (a, [b])):
             with pytest.raises(JobStateConflict, match="waits for it"):
                 queue.depends_on(job_id, others)
+        with pytest.raises(JobStateConflict, match=f"job {a} cannot wait for itself"):
+            queue.depends_on(a, [a])
         assert dump() == before
 
     def test_other_jobs_are_refused(
