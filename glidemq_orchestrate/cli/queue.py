@@ -213,7 +213,9 @@ def queue_drain(
 @reports_errors
 def queue_clean(
     queue: QueueName,
-    state: Annotated[str, typer.Option(help="The state of the jobs: completed or failed.")] = "completed",
+    state: Annotated[
+        str | None, typer.Option(help="The state of the jobs: completed (default) or failed.")
+    ] = None,
     older: Annotated[
         float,
         typer.Option(
@@ -231,11 +233,16 @@ def queue_clean(
 
     With --group, the failed jobs of this group, regardless of --older.
     """
+    if state not in (None, "completed", "failed"):
+        raise typer.BadParameter("must be completed or failed", param_hint="--state")
     if group is not None:
+        if state == "completed":
+            raise typer.BadParameter(
+                "only failed jobs have a group: use --state failed, or omit it", param_hint="--state"
+            )
         _clean_group(queue, url, prefix, group, limit, yes=yes, as_json=as_json)
         return
-    if state not in ("completed", "failed"):
-        raise typer.BadParameter("must be completed or failed", param_hint="--state")
+    state = state or "completed"
     _confirm(f"Delete up to {limit} {state} jobs of queue {queue}?", yes=yes)
     ended: EndedState = JobState.COMPLETED if state == "completed" else JobState.FAILED
     with (
