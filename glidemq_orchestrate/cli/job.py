@@ -27,9 +27,11 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.cli.tags import JobIdArgument, tag, untag
 from glidemq_orchestrate.clients.queue import CancelledJobs, ChangedDependencies, Queue
+from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.job_hash import missing
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 
 LOG_LINES: Final = 100
 
@@ -139,7 +141,10 @@ def job_cancel(
 ) -> None:
     """Cancel jobs; refused if another job waits for one of them, unless --cascade."""
     with Queue(queue, url, prefix=prefix) as client:
-        _print_outcome(client.cancel(job_ids, cascade=cascade), as_json=as_json)
+        found = client.cancel(job_ids, cascade=cascade)
+    _print_outcome(found, as_json=as_json)
+    if found.unknown:
+        raise missing(QueueKeys(prefix, queue), *found.unknown)
 
 
 @job_app.command("depends")
@@ -159,7 +164,12 @@ def job_depends(
         raise typer.BadParameter("give either --on, or --off, or --off-all")
     with Queue(queue, url, prefix=prefix) as client:
         changed = client.depends_on(job_id, on) if on else client.depends_off(job_id, off or None)
-        _print_outcome(changed, as_json=as_json)
+    _print_outcome(changed, as_json=as_json)
+    if changed.unknown and on:
+        raise missing(QueueKeys(prefix, queue), *changed.unknown)
+    if changed.unknown:
+        others = ", ".join(changed.unknown)
+        raise JobNotFound(f"job {job_id} of queue {queue} does not wait for {others}")
 
 
 def _print_outcome(found: CancelledJobs | ChangedDependencies, *, as_json: bool) -> None:
@@ -184,6 +194,7 @@ def job_take_back(
     ] = 0,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
 ) -> None:
     """Take a running job from its worker; another one runs it, at no cost of an attempt.
 
@@ -191,7 +202,9 @@ def job_take_back(
     """
     with Queue(queue, url, prefix=prefix) as client:
         worker = client.take_back(job_id, grace=grace)
-    if grace:
+    if as_json:
+        print_json({"id": job_id, "worker": worker, "grace": grace})
+    elif grace:
         print_text(f"{job_id} will be taken from worker {worker} in {grace:g} s, unless it ends before")
     else:
         print_text(f"{job_id} was taken from worker {worker} and is waiting")

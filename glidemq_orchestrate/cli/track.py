@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.queue import Tracked, TrackedChange
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, JobNotFound
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
@@ -48,6 +49,7 @@ def track(
         raise typer.BadParameter("needs jobs, or flows with --flow", param_hint="--off")
     with Client(url, prefix=prefix) as client:
         place = client.queue(queue)
+        known = {(one.kind, one.id) for one in place.tracked()} if off else set()
         for job_id in jobs or ():
             (place.untrack if off else place.track)(job_id)
         for flow_id in flows or ():
@@ -55,6 +57,8 @@ def track(
         if off or not follow:
             for one in place.tracked():
                 _print(TrackedChange(one, None, place.now()), as_json=as_json)
+            if off:
+                _check_tracked(queue, jobs or (), flows or (), known)
             return
         if errors.is_terminal:
             errors.print(
@@ -62,6 +66,16 @@ def track(
             )
         for change in place.watch_tracked():
             _print(change, as_json=as_json)
+
+
+def _check_tracked(
+    queue: str, jobs: Sequence[str], flows: Sequence[str], known: Collection[tuple[str, str]]
+) -> None:
+    """Raise an error for those that were not tracked."""
+    if unknown := [job_id for job_id in jobs if ("job", job_id) not in known]:
+        raise JobNotFound(f"queue {queue} did not track job {', '.join(unknown)}")
+    if unknown := [flow_id for flow_id in flows if ("flow", flow_id) not in known]:
+        raise FlowNotFound(f"queue {queue} did not track flow {', '.join(unknown)}")
 
 
 def _track_flow(client: Client, queue: str, flow_id: str, *, off: bool) -> None:

@@ -78,5 +78,5 @@ def end_of_stub(stub: str) -> str:
     return ended if ended in ENDS else ""
 
 
-def missing(queue: QueueKeys, job_id: str) -> JobNotFound:
-    return JobNotFound(f"no job {job_id} in queue {queue.queue}")
+def missing(queue: QueueKeys, *job_ids: str) -> JobNotFound:
+    return JobNotFound(f"no job {', '.join(job_ids)} in queue {queue.queue}")

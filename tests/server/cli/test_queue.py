@@ -207,7 +207,10 @@ def test_failures_are_shown_retried_and_deleted_by_group(
     assert queue.get_job("1").state is JobState.FAILED
     assert shell.json("queue", "retry", "etl", "--group", "KeyError", "--limit", "1") == {"retried": 1}
     assert queue.get_job("1").state is JobState.WAITING
-    assert shell.json("queue", "clean", "etl", "--group", "disk full", "--yes") == {"deleted": 1}
+    refused = shell("queue", "clean", "etl", "--group", "disk full", "--state", "completed", "--yes", code=2)
+    assert "only failed jobs have a group" in refused
+    words = ("queue", "clean", "etl", "--group", "disk full", "--state", "failed", "--yes")
+    assert shell.json(*words) == {"deleted": 1}
     assert queue.states(["2", "3", "4"]) == ["failed", None, "failed"]
     shell("queue", "clean", "etl", "--group", "no net", code=1, typed="n\n")
     assert queue.states(["4"]) == ["failed"]
@@ -285,6 +288,11 @@ def test_tracked_jobs_and_flows_are_shown_and_untracked(
     assert states == {job_id: ("waiting", "clean"), gone: (None, None), "f": ("running", None)}
     assert shell("track", "etl", job_id, gone, "--off").split()[1:4] == ["flow", "f", "running"]
     assert shell("track", "etl", "--flow", "f", "--off") == ""
+    queue.track(job_id)
+    said = shell("track", "etl", job_id, gone, "99", "--off", code=1)
+    assert said == f"JobNotFound: queue etl did not track job {gone}, 99\n"
+    assert queue.tracked() == []
+    assert "queue etl did not track flow f" in shell("track", "etl", "--flow", "f", "--off", code=1)
     assert "glidemq track etl --flow f" in shell("track", "spark", "--flow", "f", code=2)
     assert "no job 99" in shell("track", "etl", "99", code=1)
     shell("track", "etl", "--off", code=2)
@@ -316,15 +324,20 @@ def test_changes_of_tracked_jobs_are_followed(
 
 def test_dependencies_are_changed_and_respected_by_a_cancel(shell: Shell, queue: Queue) -> None:
     a, b, c = (queue.add("work") for _ in range(3))
-    assert shell("job", "depends", "etl", c, "--on", a, "--on", b, "--on", "99") == (
-        f"changed: {a}, {b}\nunknown: 99\n"
+    assert shell("job", "depends", "etl", c, "--on", a, "--on", b, "--on", "99", code=1) == (
+        f"changed: {a}, {b}\nunknown: 99\nJobNotFound: no job 99 in queue etl\n"
     )
     changed = {"changed": [a], "ended": [], "unknown": []}
     assert shell.json("job", "depends", "etl", c, "--off", a) == changed
+    said = shell("job", "depends", "etl", c, "--off", a, code=1)
+    assert said == f"unknown: {a}\nJobNotFound: job {c} of queue etl does not wait for {a}\n"
     assert "HasDependents" in shell("job", "cancel", "etl", b, code=1)
     cancelled = {"cancelled": [c, b], "stopping": [], "ended": [], "unknown": []}
     assert shell.json("job", "cancel", "etl", b, "--cascade") == cancelled
-    assert shell("job", "cancel", "etl", a, b, "99") == f"cancelled: {a}\nended: {b}\nunknown: 99\n"
+    assert "job 1 cannot wait for itself" in shell("job", "depends", "etl", a, "--on", a, code=1)
+    assert shell("job", "cancel", "etl", a, b, "99", code=1) == (
+        f"cancelled: {a}\nended: {b}\nunknown: 99\nJobNotFound: no job 99 in queue etl\n"
+    )
     shell("job", "depends", "etl", a, code=2)
     shell("job", "depends", "etl", a, "--on", b, "--off-all", code=2)
 

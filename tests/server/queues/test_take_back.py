@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from datetime import timedelta
@@ -198,6 +199,8 @@ def test_the_commands_show_who_holds_a_job_and_take_it_back(
     assert running.worker.id in shown
     assert "s left" in shown
     assert "in 300 s, unless it ends before" in typed("job", "take-back", "etl", job_id, "--grace", "5m")
+    found = json.loads(typed("job", "take-back", "etl", job_id, "--grace", "2m", "--json"))
+    assert found == {"id": job_id, "worker": running.worker.id, "grace": 120.0}
     assert running.worker.id in typed("job", "take-back", "etl", job_id)
     slow.may_end.set()
     eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
