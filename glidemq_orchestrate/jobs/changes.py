@@ -12,7 +12,7 @@ from glidemq_orchestrate.errors import JobStateConflict
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.values import named, whole
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.history import note
+from glidemq_orchestrate.jobs.history import noted
 from glidemq_orchestrate.jobs.job_hash import JobField, missing
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY
 from glidemq_orchestrate.jobs.states import JobState
@@ -40,21 +40,21 @@ def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 def change_priority(queue: QueueKeys, job_id: str, priority: int, now_ms: int) -> Op[None]:
     """Change the priority of a job."""
     whole("priority", priority, 0, MAX_PRIORITY)
-    yield from ask(_change("glidemq_changePriority", queue, job_id, (job_id, priority, GROUP)))
-    yield from note(queue, job_id, "priority-changed", priority, now_ms)
+    change = _change("glidemq_changePriority", queue, job_id, (job_id, priority, GROUP))
+    yield from noted(queue, job_id, change, now_ms, "priority-changed", str(priority))
 
 
 def change_delay(queue: QueueKeys, job_id: str, delay: timedelta, now_ms: int) -> Op[None]:
     """Change the delay of a job."""
     words = (job_id, milliseconds(delay), now_ms, GROUP)
-    yield from ask(_change("glidemq_changeDelay", queue, job_id, words))
-    yield from note(queue, job_id, "delay-changed", f"{delay.total_seconds():g} s", now_ms)
+    change = _change("glidemq_changeDelay", queue, job_id, words)
+    yield from noted(queue, job_id, change, now_ms, "delay-changed", f"{delay.total_seconds():g} s")
 
 
 def promote(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
     """Make a delayed job ready."""
-    yield from ask(_change("glidemq_promoteJob", queue, job_id, (job_id,)))
-    yield from note(queue, job_id, "promoted", "", now_ms)
+    change = _change("glidemq_promoteJob", queue, job_id, (job_id,))
+    yield from noted(queue, job_id, change, now_ms, "promoted", "")
 
 
 def update(queue: QueueKeys, job_id: str, field: str, value: JsonLike, now_ms: int) -> Op[None]:

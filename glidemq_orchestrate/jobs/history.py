@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.job import START_FIELDS, started
 from glidemq_orchestrate.jobs.job_hash import JobField, missing
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, function
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, function
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number
@@ -24,6 +25,7 @@ ENDS: Final = ("completed", "skipped", "failed")
 _FIELDS: Final[tuple[JobField, ...]] = (
     *START_FIELDS, "timestamp", "failedReason", "gmo:skipped", "gmo:history",
 )  # fmt: skip
+_WANTED: Final = re.compile('"history": ?true')
 _NEAR: Final = timedelta(seconds=5)
 _MAX_PAGES: Final = 20  # of 100 events; the stream has about 1,000
 
@@ -62,17 +64,31 @@ class JobHistory(list[HistoryEntry]):
     is_partial = False
 
 
-def note(queue: QueueKeys, job_id: str, kind: str, detail: object, now_ms: int) -> Op[None]:
-    """Add an entry to the history of a job that records one."""
-    yield from ask(_note(queue, job_id, now_ms, kind, str(detail)))
+def noted(queue: QueueKeys, job_id: str, change: Call[None], now_ms: int, *entry: str) -> Op[None]:
+    """Change a job, and add kind and detail to its history; without one, only the change is sent."""
+    calls: list[Call[Any]] = [change, _records(queue, job_id)]
+    _, is_recorded = yield from ask_all(calls)
+    if is_recorded:
+        yield from ask(note(queue, job_id, now_ms, *entry))
+
+
+def _records(queue: QueueKeys, job_id: str) -> Call[bool]:
+    """Whether a job records a history; ``lua/shared/history.lua`` has the same rule."""
+
+    def decode(reply: Any) -> bool:
+        recorded, options = reply
+        return recorded is not None or _WANTED.search(options or "") is not None
+
+    return job_hash.get_some(queue, job_id, ("gmo:history", "opts"), decode)
 
 
 def begin(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
     """Let a tracked job record its history from now on."""
-    yield from ask(_note(queue, job_id, now_ms, "tracked", "", "1"))
+    yield from ask(note(queue, job_id, now_ms, "tracked", "", "1"))
 
 
-def _note(queue: QueueKeys, job_id: str, now_ms: int, *words: str) -> Call[int]:
+def note(queue: QueueKeys, job_id: str, now_ms: int, *words: str) -> Call[int]:
+    """Add an entry to the history of a job that records one: kind, detail and, to begin to record, 1."""
     return function("gmo_note_history", [queue.job(job_id)], (now_ms, job_id, *words), replies.integer)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,12 +27,16 @@ from glidemq_orchestrate.attempts.upkeep import reclaim_jobs
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.jobs.attempt import token_of
+from glidemq_orchestrate.jobs.changes import change_delay, change_priority, promote
 from glidemq_orchestrate.jobs.history import MAX_LINES, note
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.node import PlainNode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from glidemq_orchestrate.wire.call import Op
     from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Hand
 
@@ -127,7 +133,7 @@ def test_an_attempt_that_ends_without_an_outcome_is_in_the_history(
 def test_the_first_entry_and_the_newest_are_kept(queue: Queue) -> None:
     job_id = queue.add("work", history=True)
     for number in range(MAX_LINES + 30):
-        queue._run(note(ETL, job_id, "delay-changed", f"{number} é", 1_700_000_000_000 + number))
+        queue._run(ask(note(ETL, job_id, 1_700_000_000_000 + number, "delay-changed", f"{number} é")))
     history = queue.history(job_id)
     details = [entry.detail for entry in history]
     assert (len(history), details[0], details[1]) == (MAX_LINES + 1, "", "30 é")
@@ -137,9 +143,22 @@ def test_the_first_entry_and_the_newest_are_kept(queue: Queue) -> None:
 
 def test_a_long_reason_is_cut_between_characters(queue: Queue, redis_client: Any) -> None:
     job_id = queue.add("work", history=True)
-    queue._run(note(ETL, job_id, "failed", "x" * 199 + "é" * 300 + "\nmore", 1_700_000_000_000))
+    queue._run(ask(note(ETL, job_id, 1_700_000_000_000, "failed", "x" * 199 + "é" * 300 + "\nmore")))
     (entry,) = (entry for entry in queue.history(job_id) if entry.kind == "failed")
     assert entry.detail == "x" * 199
+
+
+@pytest.mark.parametrize("change", [
+    partial(change_delay, delay=timedelta(seconds=1)), partial(change_priority, priority=3), promote,
+], ids=["delay", "priority", "promote"])  # fmt: skip
+def test_a_change_of_a_job_without_a_history_is_one_round_trip(
+    queue: Queue, hand: Hand, change: Callable[..., Op[None]]
+) -> None:
+    plain, recorded = queue.add("work", delay=60), queue.add("work", delay=60, history=True)
+    now_ms = int(time.time() * 1_000)
+    trips = [len(list(hand.steps(change(ETL, job_id, now_ms=now_ms)))) for job_id in (plain, recorded)]
+    assert trips == [1, 2]
+    assert len(queue.history(recorded)) == 2
 
 
 def test_a_job_without_a_record_shows_what_is_left(

@@ -335,7 +335,7 @@ def test_fact_25_a_history_keeps_its_first_entry_and_the_newest(world: World) ->
     """The limit is 100, and applies to what happens to the job: its log is apart."""
     job_id = world.queue.add("work", history=True)
     for number in range(1, 120):
-        world.hand.run(note(ETL, job_id, "delay-changed", number, START + number))
+        world.hand.run(ask(note(ETL, job_id, START + number, "delay-changed", str(number))))
     history = world.queue.history(job_id)
     assert (len(history), history[0].kind) == (100, "added")
     assert (history[1].detail, history[-1].detail) == ("21", "119")
