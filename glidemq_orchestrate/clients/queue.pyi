@@ -5,8 +5,16 @@ from typing import Any, Unpack
 
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.operations.dead_letters import DeadLetterOperations
+from glidemq_orchestrate.clients.operations.failures import FailureOperations
+from glidemq_orchestrate.clients.operations.finding import FindingOperations
 from glidemq_orchestrate.clients.operations.jobs import JobOperations
+from glidemq_orchestrate.clients.operations.limits import LimitOperations
 from glidemq_orchestrate.clients.operations.queue import Compression, WholeQueueOperations
+from glidemq_orchestrate.clients.operations.statistics import StatisticsOperations
+from glidemq_orchestrate.clients.operations.tags import TagOperations
+from glidemq_orchestrate.clients.operations.tracking import TrackingOperations
+from glidemq_orchestrate.clients.operations.usage import UsageOperations
 from glidemq_orchestrate.flows.status import Wait
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
@@ -73,7 +81,18 @@ __all__ = [
     "WorkerInfo",
 ]
 
-class QueueOperations(JobOperations, WholeQueueOperations):
+class QueueOperations(
+    JobOperations,
+    FindingOperations,
+    TagOperations,
+    TrackingOperations,
+    FailureOperations,
+    DeadLetterOperations,
+    LimitOperations,
+    StatisticsOperations,
+    UsageOperations,
+    WholeQueueOperations,
+):
     """The operations on one queue, written once for both clients."""
 
 class Queue(SyncFacade):

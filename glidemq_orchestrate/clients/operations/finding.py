@@ -1,0 +1,127 @@
+"""The operations of Queue and AsyncQueue that find jobs and count them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.states import JobState, JobStateLike
+from glidemq_orchestrate.queues import listing
+from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobFilter, JobPage
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.codec import JsonLike
+
+
+class FindingOperations(QueueOperationsBase):
+    """Operations that find jobs."""
+
+    def get_jobs(
+        self,
+        state: JobStateLike,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest_first: bool = False,
+        exclude_data: bool = False,
+    ) -> Op[list[Job]]:
+        """List the jobs of one state.
+
+        Waiting jobs are in the order in which workers take them, ended and delayed ones by time. Jobs that
+        wait for other jobs have no order, and to find them, all keys of the server are scanned in pages. A
+        job with data that is not valid JSON has ``broken`` set.
+
+        Args:
+            state: The state of the jobs.
+            offset: The number of jobs to skip. Jobs that change state during the call may be skipped or
+                listed twice.
+            limit: The max number of jobs to return.
+            newest_first: Reverse the order; for completed, failed, delayed, prioritized and suspended jobs.
+            exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            ConfigurationError: An argument is not valid, or ``newest_first`` is set for another state.
+        """
+        return listing.get_jobs(
+            self._keys,
+            JobFilter(_state(state)),
+            range(offset, offset + limit),
+            exclude_data=exclude_data,
+            newest_first=newest_first,
+        )
+
+    def search(  # noqa: PLR0913  criteria and limits
+        self,
+        *,
+        state: JobStateLike | None = None,
+        name: str | None = None,
+        data: Mapping[str, JsonLike] | None = None,
+        limit: int = 100,
+        exclude_data: bool = False,
+        max_examined: int | None = MAX_EXAMINED,
+    ) -> Op[FoundJobs]:
+        """Find the jobs that match all criteria; each call to the server reads at most a page.
+
+        Args:
+            state: Only jobs in this state; None scans all keys of the server.
+            name: Only jobs with exactly this name.
+            data: Only jobs with these top-level keys and values in their data.
+            limit: The max number of jobs to return.
+            exclude_data: Omit data and result of the returned jobs.
+            max_examined: The approximate max number of jobs to examine, by default what takes about a second;
+                None for all. If the state has no index, other keys count a little too. To read all of a large
+                queue in pages, use ``scan_jobs``.
+
+        Returns:
+            The jobs; ``is_partial`` is true if the search stopped at ``max_examined``, so there may be more.
+
+        Raises:
+            ConfigurationError: The state is unknown, or a limit is negative; nothing was sent.
+        """
+        return listing.search(
+            self._keys, JobFilter(_state(state), name, data), limit, max_examined, exclude_data=exclude_data
+        )
+
+    def scan_jobs(
+        self,
+        cursor: str = "0",
+        *,
+        state: JobStateLike | None = None,
+        name: str | None = None,
+        exclude_data: bool = False,
+    ) -> Op[JobPage]:
+        """Examine about a thousand keys and return the matching jobs.
+
+        Start with cursor ``"0"`` and continue with the cursor of each page until it is ``"0"`` again. A page
+        may be empty. A job that exists during the whole scan is returned at least once.
+
+        Raises:
+            ConfigurationError: The state is unknown, or ``cursor`` is not valid; nothing was sent.
+        """
+        return listing.scan_jobs(
+            self._keys, JobFilter(_state(state), name), cursor, exclude_data=exclude_data
+        )
+
+    def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
+        """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""
+        return listing.states(self._keys, job_ids)
+
+    def counts(self, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED) -> Op[JobCounts]:
+        """Count the jobs in each state. A job that a worker has fetched but not started counts as active.
+
+        Args:
+            indexed_only: Omit the jobs that wait for other jobs or for their ordering key. glide-mq has no
+                index for those, and to count them, all keys of the server are scanned.
+            max_examined: The approximate max number of jobs to examine for those, by default what takes about
+                a second; None for all.
+
+        Returns:
+            The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
+        """
+        return listing.counts(self._keys, indexed_only=indexed_only, max_examined=max_examined)
+
+
+def _state(state: JobStateLike | None) -> JobState | None:
+    """The state; a text equals its ``StrEnum`` member, and the filter refuses unknown states."""
+    return cast("JobState | None", state)

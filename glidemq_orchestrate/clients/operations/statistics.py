@@ -1,0 +1,40 @@
+"""The operations of Queue and AsyncQueue on statistics."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import cast
+
+from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.jobs.states import EndedState, JobState
+from glidemq_orchestrate.queues import metrics, statistics
+from glidemq_orchestrate.queues.metrics import MetricPoint
+from glidemq_orchestrate.queues.statistics import QueueStatistics
+from glidemq_orchestrate.wire.call import Op
+
+
+class StatisticsOperations(QueueOperationsBase):
+    """Operations that read statistics."""
+
+    def metrics(self, state: EndedState = JobState.COMPLETED) -> Op[list[MetricPoint]]:
+        """Read how many jobs ended in a state per minute, and their run times: about a day, oldest first.
+
+        Raises:
+            ConfigurationError: The state is neither completed nor failed; nothing was sent.
+        """
+        return metrics.metrics(self._keys, cast("JobState", state))
+
+    def statistics(self, day: date | None = None) -> Op[QueueStatistics]:
+        """Read how long the jobs of a day waited and ran, by handler, with histograms and percentiles.
+
+        Counts the jobs that workers of this package ran; those of Node workers are in ``metrics`` only.
+        Workers report every five seconds and when they stop; a killed one takes its last seconds with it.
+        Kept for 30 days.
+
+        Args:
+            day: A day in UTC; None: today. A day on which nothing ran has counts of 0.
+
+        Raises:
+            ConfigurationError: The day is in the future, or its statistics are gone; nothing was sent.
+        """
+        return self._now(lambda now_ms: statistics.statistics(self._keys, day, now_ms))

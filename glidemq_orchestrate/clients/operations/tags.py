@@ -1,0 +1,48 @@
+"""The operations of Queue and AsyncQueue on tags."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.foundation.values import whole
+from glidemq_orchestrate.jobs.tags import TagCount, tag_counts
+from glidemq_orchestrate.queues import listing
+from glidemq_orchestrate.queues.listing import TaggedJobs
+from glidemq_orchestrate.wire.call import Op, ask
+
+
+class TagOperations(QueueOperationsBase):
+    """Operations on the tags of jobs."""
+
+    def tags(self, *, offset: int = 0, limit: int = 100) -> Op[list[TagCount]]:
+        """List the tags with their numbers of jobs, most used first.
+
+        Jobs that another library has removed may be counted for some minutes.
+
+        Raises:
+            InvalidJob: ``offset`` is negative, or ``limit`` less than 1; nothing was sent.
+        """
+        whole("offset", offset, 0)
+        whole("limit", limit, 1)
+        return ask(tag_counts(self._keys, offset, limit))
+
+    def tagged(
+        self, tag: str, *, offset: int = 0, limit: int = 100, exclude_data: bool = False
+    ) -> Op[TaggedJobs]:
+        """List the jobs with a tag, those that have had it longest first; empty if no job has it.
+
+        Args:
+            tag: The tag.
+            offset: The number of jobs to skip.
+            limit: The max number of jobs to return; ``total`` of the result is how many have the tag.
+            exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            InvalidJob: An argument is not valid; nothing was sent.
+        """
+        whole("offset", offset, 0)
+        whole("limit", limit, 1)
+        return self._now(
+            lambda now_ms: listing.tagged(
+                self._keys, tag, range(offset, offset + limit), now_ms, exclude_data=exclude_data
+            )
+        )

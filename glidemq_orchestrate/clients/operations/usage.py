@@ -1,0 +1,53 @@
+"""The operations of Queue and AsyncQueue on the usage of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.jobs import usage as usages
+from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
+from glidemq_orchestrate.wire.call import Op
+
+
+class UsageOperations(QueueOperationsBase):
+    """Operations on the usage of jobs."""
+
+    def report_usage(self, job_id: str, usage: Usage) -> Op[None]:
+        """Report the usage of a job; replaces an earlier report, in the sums too. Repeatable.
+
+        Raises:
+            InvalidJob: The usage is empty; nothing was sent.
+            JobNotFound: No job has this id.
+            ServerBusy: A Node client has held the lock of this report for five seconds.
+        """
+        return usages.report(self._keys, job_id, usage, self._clock)
+
+    def usage(self, job_id: str) -> Op[Usage | None]:
+        """Read the reported usage of a job; None without a report."""
+        return usages.usage_of(self._keys, job_id)
+
+    def usage_summary(
+        self,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> Op[UsageSummary]:
+        """Sum up the usage of jobs, by minute, within the last 30 days.
+
+        Args:
+            start: With a time zone; by default an hour before ``end``.
+            end: With a time zone; by default now.
+            queues: Names of queues; by default all queues under this prefix that have usage.
+
+        Raises:
+            ConfigurationError: A time has no zone, the start is after the end, or more than 100,000 buckets
+                would have to be read.
+        """
+        return (yield from usages.summary(self._keys.prefix, queues, start, end, self._clock.now_ms()))
+
+    def flow_budget(self, root_id: str) -> Op[FlowBudget | None]:
+        """Read the budget of a flow of glide-mq's producer by the id of its root job; None without one."""
+        return usages.budget(self._keys, root_id)
