@@ -5,11 +5,14 @@ from typing import Any, Unpack
 
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.operations.adding import AddingOperations
+from glidemq_orchestrate.clients.operations.changes import ChangeOperations
 from glidemq_orchestrate.clients.operations.dead_letters import DeadLetterOperations
+from glidemq_orchestrate.clients.operations.dependencies import DependencyOperations
 from glidemq_orchestrate.clients.operations.failures import FailureOperations
 from glidemq_orchestrate.clients.operations.finding import FindingOperations
-from glidemq_orchestrate.clients.operations.jobs import JobOperations
 from glidemq_orchestrate.clients.operations.limits import LimitOperations
+from glidemq_orchestrate.clients.operations.output import OutputOperations
 from glidemq_orchestrate.clients.operations.queue import Compression, WholeQueueOperations
 from glidemq_orchestrate.clients.operations.statistics import StatisticsOperations
 from glidemq_orchestrate.clients.operations.tags import TagOperations
@@ -82,8 +85,11 @@ __all__ = [
 ]
 
 class QueueOperations(
-    JobOperations,
+    AddingOperations,
     FindingOperations,
+    ChangeOperations,
+    DependencyOperations,
+    OutputOperations,
     TagOperations,
     TrackingOperations,
     FailureOperations,

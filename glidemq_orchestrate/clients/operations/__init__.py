@@ -1,1 +1,1 @@
-"""The operations of the clients: producers, flows, whole queues, single jobs."""
+"""The operations of the clients: those of queues, a file for each subject; producers and flows."""

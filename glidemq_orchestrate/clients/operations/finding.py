@@ -1,4 +1,4 @@
-"""The operations of Queue and AsyncQueue that find jobs and count them."""
+"""The operations of Queue and AsyncQueue that find, read and count jobs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.flows.status import Wait
+from glidemq_orchestrate.jobs import job
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState, JobStateLike
-from glidemq_orchestrate.queues import listing
+from glidemq_orchestrate.queues import listing, waits
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike
 
 
 class FindingOperations(QueueOperationsBase):
-    """Operations that find jobs."""
+    """Operations that find and read jobs."""
 
     def get_jobs(
         self,
@@ -120,6 +122,30 @@ class FindingOperations(QueueOperationsBase):
             The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
         """
         return listing.counts(self._keys, indexed_only=indexed_only, max_examined=max_examined)
+
+    def get_job(self, job_id: str, *, lenient: bool = False) -> Op[Job]:
+        """Read one job as it is now.
+
+        Args:
+            job_id: Its id.
+            lenient: Do not raise for data or a result that is not valid JSON: return the job without both, as
+                ``broken``.
+
+        Raises:
+            JobNotFound: No job has this id.
+            DecodeError: Its data or result is not valid JSON, and ``lenient`` is false.
+        """
+        return job.get_job(self._keys, job_id, lenient=lenient)
+
+    def wait_of(self, job_id: str) -> Op[Wait | None]:
+        """Explain why a job is not running, and until when, as ``Flow.waits``; None if it runs or has ended.
+
+        Also None for a job that waits for its dependencies.
+
+        Raises:
+            JobNotFound: No job has this id.
+        """
+        return (yield from waits.wait_of(self._keys, job_id, self._clock.now_ms()))
 
 
 def _state(state: JobStateLike | None) -> JobState | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.foundation.values import whole
-from glidemq_orchestrate.jobs.tags import TagCount, tag_counts
+from glidemq_orchestrate.jobs.tags import TagCount, change_tags, tag_counts
 from glidemq_orchestrate.queues import listing
 from glidemq_orchestrate.queues.listing import TaggedJobs
 from glidemq_orchestrate.wire.call import Op, ask
@@ -46,3 +48,21 @@ class TagOperations(QueueOperationsBase):
                 self._keys, tag, range(offset, offset + limit), now_ms, exclude_data=exclude_data
             )
         )
+
+    def tag(self, job_id: str, tags: Iterable[str]) -> Op[list[str]]:
+        """Add tags to a job, by which ``tagged`` finds it; returns all its tags. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid, or the job would have more than 32; nothing was changed.
+            JobNotFound: No job has this id.
+        """
+        return self._now(lambda now_ms: change_tags(self._keys, job_id, "add", tags, now_ms))
+
+    def untag(self, job_id: str, tags: Iterable[str]) -> Op[list[str]]:
+        """Take tags off a job; returns the remaining ones. Ignores tags that it does not have. Repeatable.
+
+        Raises:
+            InvalidJob: A tag is not valid; nothing was sent.
+            JobNotFound: No job has this id.
+        """
+        return self._now(lambda now_ms: change_tags(self._keys, job_id, "remove", tags, now_ms))

@@ -1,15 +1,17 @@
-"""The operations of Queue and AsyncQueue on tracked jobs."""
+"""The operations of Queue and AsyncQueue on tracked jobs, and on the history of a job."""
 
 from __future__ import annotations
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.jobs import history
+from glidemq_orchestrate.jobs.history import JobHistory
 from glidemq_orchestrate.queues import tracking
 from glidemq_orchestrate.queues.tracking import Tracked, TrackedStream
 from glidemq_orchestrate.wire.call import Op
 
 
 class TrackingOperations(QueueOperationsBase):
-    """Operations on tracked jobs."""
+    """Operations on tracked jobs and histories."""
 
     def tracked(self) -> Op[list[Tracked]]:
         """List the tracked jobs and flows as they are now, those tracked longest first."""
@@ -32,3 +34,33 @@ class TrackingOperations(QueueOperationsBase):
     def tracked_name(self) -> str:
         """What ``watch_tracked`` reads, for the log."""
         return f"tracked jobs and flows of queue {self._keys.queue}"
+
+    def track(self, job_id: str) -> Op[None]:
+        """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
+
+        From now on the job also records its ``history``. Repeatable.
+
+        Raises:
+            JobNotFound: No job has this id.
+            InvalidJob: The queue tracks 1,000 jobs and flows, which is the limit.
+        """
+        return self._now(lambda now_ms: tracking.track_job(self._keys, job_id, now_ms))
+
+    def untrack(self, job_id: str) -> Op[None]:
+        """Stop tracking a job, also one that was removed. Repeatable."""
+        return tracking.untrack_job(self._keys, job_id)
+
+    def history(self, job_id: str) -> Op[JobHistory]:
+        """Read what happened to a job, oldest first: that it was added, started, lost, failed and so on.
+
+        A job records its changes if it has the option ``history``, or since it is tracked: the last 99. For
+        any other job, also of Node workers, this returns what its fields and the events of the queue still
+        show: the last start and end, and what is among the last 1,000 events of the queue.
+
+        Returns:
+            The entries; ``is_partial`` is true if some may be missing.
+
+        Raises:
+            JobNotFound: No job has this id.
+        """
+        return history.history(self._keys, job_id)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.jobs import changes
 from glidemq_orchestrate.jobs import usage as usages
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.wire.call import Op
@@ -51,3 +52,12 @@ class UsageOperations(QueueOperationsBase):
     def flow_budget(self, root_id: str) -> Op[FlowBudget | None]:
         """Read the budget of a flow of glide-mq's producer by the id of its root job; None without one."""
         return usages.budget(self._keys, root_id)
+
+    def report_tokens(self, job_id: str, tokens: int) -> Op[None]:
+        """Report how many tokens a job used, for the rate limit by tokens. Repeatable.
+
+        Raises:
+            InvalidJob: The number is negative; nothing was sent.
+            JobNotFound: No job has this id.
+        """
+        yield from changes.report_tokens(self._keys, job_id, tokens, self._clock.now_ms())

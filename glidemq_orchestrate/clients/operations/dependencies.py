@@ -1,0 +1,94 @@
+"""The operations of Queue and AsyncQueue on jobs that wait for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.jobs import job
+from glidemq_orchestrate.jobs.option_values import JobRef
+from glidemq_orchestrate.queues import dependencies
+from glidemq_orchestrate.queues.dependencies import CancelledJobs, ChangedDependencies
+from glidemq_orchestrate.wire.call import Op
+
+
+class DependencyOperations(QueueOperationsBase):
+    """Operations on jobs that wait for other jobs."""
+
+    def cancel(self, job_ids: Iterable[str], *, cascade: bool = False) -> Op[CancelledJobs]:
+        """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
+
+        All or none, unless another client lets a job wait for one of them at the same time; safe to repeat.
+
+        Args:
+            job_ids: At most 100 jobs of this queue.
+            cascade: Cancel the jobs that wait for them too, at most 200 in all.
+
+        Returns:
+            What became of each: the jobs that had ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            HasDependents: A job that is not in the list, or with ``cascade`` one in another queue, waits for
+                one of them. Nothing was changed.
+            JobStateConflict: One of them, or one that waits for it, is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs. Nothing was changed.
+        """
+        return self._now(
+            lambda now_ms: dependencies.cancel_jobs(self._keys, job_ids, now_ms, cascade=cascade)
+        )
+
+    def depends_on(self, job_id: str, others: Iterable[str]) -> Op[ChangedDependencies]:
+        """Make a job that waits to be started wait for other jobs of this queue to complete. Repeatable.
+
+        A job that fails holds it back until it is retried and completes, is removed, or ``depends_off``.
+        Afterwards it returns to its place: with its priority, and delayed until the time when it was due.
+        Between nodes, use a flow, which has rules and policies for failures.
+
+        Args:
+            job_id: The job: waiting, delayed, prioritized, or waiting for other jobs.
+            others: At most 100 jobs.
+
+        Returns:
+            What became of each: jobs that have ended, and ids that do not exist, are listed separately.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job has begun, has an ordering key, or is a node of a flow; or one of the
+                others waits for it. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
+        """
+        return self._now(lambda now_ms: dependencies.add_dependencies(self._keys, job_id, others, now_ms))
+
+    def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> Op[ChangedDependencies]:
+        """Make a job no longer wait for these jobs, or for any. Repeatable until the job can start.
+
+        Args:
+            job_id: A job that waits for others.
+            others: At most 100 jobs of this queue; None: all that it waits for.
+
+        Raises:
+            JobNotFound: No job has this id.
+            JobStateConflict: The job does not wait for other jobs, or only for those that its handler has
+                added; or it is a node of a flow. Nothing was changed.
+            InvalidJob: There are too many jobs; nothing was sent.
+        """
+        return self._now(lambda now_ms: dependencies.remove_dependencies(self._keys, job_id, others, now_ms))
+
+    def children_values(self, job_id: str) -> Op[dict[JobRef, Any]]:
+        """Read the results of the completed jobs that a job depends on, in any queue.
+
+        Raises:
+            ChildrenFailed: Some ended without a result: failed, expired, revoked or removed. The exception
+                has their reasons, and the results of the others.
+            DecodeError: A result is not valid JSON.
+        """
+        return job.children_values(self._keys, job_id)
+
+    def parents(self, job_id: str) -> Op[list[JobRef]]:
+        """List the dependents of a job, in any queue.
+
+        Raises:
+            JobNotFound: No job has this id.
+        """
+        return job.parents(self._keys, job_id)
