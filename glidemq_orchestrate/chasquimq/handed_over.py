@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate.chasquimq.adding import entry_words
-from glidemq_orchestrate.chasquimq.dead_letters import ChasquiDeadLetter, latest
 from glidemq_orchestrate.chasquimq.envelope import Envelope, Retry
 from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
 from glidemq_orchestrate.chasquimq.msgpack import Packable, to_word
@@ -71,12 +70,6 @@ def withdraw(keys: ChasquiKeys, group: str, job_id: str) -> Op[bool]:
     if found is None:
         return False
     return bool((yield from ask(script(WITHDRAW, [keys.key("stream")], [group, found], replies.integer))))
-
-
-def letter_of(keys: ChasquiKeys, entry_id: str) -> Op[ChasquiDeadLetter | None]:
-    """The dead letter of an entry, among the newest."""
-    found: list[ChasquiDeadLetter] = yield from ask(latest(keys))
-    return next((letter for letter in found if letter.source_id == entry_id), None)
 
 
 def remote_data(data: Any, inputs: dict[str, Any]) -> Packable:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate.chasquimq import events, handed_over
-from glidemq_orchestrate.chasquimq.dead_letters import DeadReason
+from glidemq_orchestrate.chasquimq.dead_letters import ChasquiDeadLetter, DeadReason, latest
 from glidemq_orchestrate.chasquimq.events import ChasquiEvent, ChasquiEventKind
 from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
 from glidemq_orchestrate.chasquimq.msgpack import from_word, unpack
-from glidemq_orchestrate.errors import DecodeError
+from glidemq_orchestrate.errors import DecodeError, ProtocolError
 from glidemq_orchestrate.wire.call import Run, ask, command
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
@@ -21,6 +22,8 @@ SOON_MS: Final = 20
 CHECKED_TOGETHER: Final = 200
 EVENT_SECONDS: Final = 2.0
 """How long an entry may be gone before its end is looked up without an event."""
+LAG_SECONDS: Final = 20.0
+"""The same while events that may tell its end are still to be read: only they have the error of a handler."""
 REMEMBERED: Final = 50_000
 
 
@@ -64,6 +67,7 @@ class Remotes:
         position: The last event that was read.
         jobs: The jobs by id.
         earlier: Events of jobs that nobody waits for yet, such as those of a bridge that was killed.
+        read_until: Every event until then was read, by the clock.
     """
 
     run: Run
@@ -72,6 +76,7 @@ class Remotes:
     clock: Callable[[], float]
     jobs: dict[str, Remote] = field(default_factory=dict)
     earlier: dict[str, list[ChasquiEvent]] = field(default_factory=dict)
+    read_until: float = -math.inf
 
     def expect(self, job_id: str, entry_id: str) -> Remote:
         """Wait for a job from now on."""
@@ -89,7 +94,14 @@ class Remotes:
     async def read_events(self) -> None:
         """Read the next events, and look up the jobs that have ended by them."""
         settling = [one for one in self.jobs.values() if one.kind and not one.ended.done()]
-        found = await self.run(ask(events.read(self.keys, self.position, SOON_MS if settling else WAIT_MS)))
+        began = self.clock()
+        try:
+            found = await self.run(
+                ask(events.read(self.keys, self.position, SOON_MS if settling else WAIT_MS))
+            )
+        except ProtocolError:  # the key holds something else, so there are no events
+            self.read_until = began
+            raise
         touched = {remote.id: remote for remote in settling}
         for entry_id, fields in found:
             event = events.event_of(entry_id, fields)
@@ -104,6 +116,8 @@ class Remotes:
                     del self.earlier[next(iter(self.earlier))]
         if found:
             self.position = found[-1][0]
+        if len(found) < events.COUNT:
+            self.read_until = began
         await self.check([remote for remote in touched.values() if remote.kind])
 
     async def check_all(self) -> None:
@@ -116,34 +130,45 @@ class Remotes:
             part = [one for one in remotes[first : first + CHECKED_TOGETHER] if not one.ended.done()]
             entries = [one.entry_id or "0-1" for one in part]
             here = await self.run(ask(handed_over.present(self.keys, entries))) if part else []
+            gone: list[Remote] = []
             for remote, is_here in zip(part, here, strict=True):
-                if not remote.ended.done():
-                    await self._decide(remote, is_here=bool(is_here))
-
-    async def _decide(self, remote: Remote, *, is_here: bool) -> None:
-        """End a job if it has ended; a worker reports a completion before the entry is gone."""
-        if remote.kind == ChasquiEventKind.DLQ:
-            _fail(remote, remote.reason, remote.error)
-        elif is_here:
-            remote.gone_at = None
-        elif remote.kind == ChasquiEventKind.COMPLETED:
-            await self._complete(remote)
-        elif remote.entry_id:
-            remote.gone_at = self.clock() if remote.gone_at is None else remote.gone_at
-            if self.clock() - remote.gone_at >= EVENT_SECONDS:
-                letter = await self.run(handed_over.letter_of(self.keys, remote.entry_id))
-                if letter is not None:
-                    _fail(remote, letter.reason, remote.error)
+                if remote.kind == ChasquiEventKind.DLQ:
+                    _fail(remote, remote.reason, remote.error)
+                elif is_here:
+                    remote.gone_at = None
                 else:
-                    await self._complete(remote, needs_result=True)
+                    gone.append(remote)
+            await self._end(gone)
 
-    async def _complete(self, remote: Remote, *, needs_result: bool = False) -> None:
-        """End a job with its result. ``needs_result``: without one it was lost, since no event says more."""
-        key = self.keys.result(remote.id)
-        stored: str | None = await self.run(ask(command("GET", key, decode=lambda reply: reply)))
-        if remote.ended.done():
-            return
-        if stored is None and needs_result:
+    async def _end(self, gone: Sequence[Remote]) -> None:
+        """End jobs whose entries are gone; a worker reports a completion before that."""
+        untold = [remote for remote in gone if not remote.kind and self._is_overdue(remote)]
+        letters: list[ChasquiDeadLetter] = await self.run(ask(latest(self.keys))) if untold else []
+        reasons = {letter.source_id: letter.reason for letter in letters}
+        for remote in untold:
+            if remote.entry_id in reasons:
+                _fail(remote, reasons[remote.entry_id], remote.error)
+        await self._complete([one for one in gone if one.kind or one in untold])
+
+    def _is_overdue(self, remote: Remote) -> bool:
+        """Whether no event will tell the end of a job whose entry is gone."""
+        if not remote.entry_id:
+            return False
+        now = self.clock()
+        gone_at = remote.gone_at = now if remote.gone_at is None else remote.gone_at
+        return now - gone_at >= (EVENT_SECONDS if self.read_until >= gone_at else LAG_SECONDS)
+
+    async def _complete(self, remotes: Sequence[Remote]) -> None:
+        """End jobs with their results. Without a result, one that no event tells of was lost."""
+        remotes = [one for one in remotes if not one.ended.done()]
+        names = [self.keys.result(remote.id) for remote in remotes]
+        found: list[str | None] = await self.run(ask(command("MGET", *names, decode=list))) if names else []
+        for remote, stored in zip(remotes, found, strict=True):
+            if not remote.ended.done():
+                self._settle(remote, stored)
+
+    def _settle(self, remote: Remote, stored: str | None) -> None:
+        if stored is None and not remote.kind:
             remote.ended.set_exception(RemoteVanished(_VANISHED.format(remote.id, self.keys.queue)))
             return
         try:
@@ -176,6 +201,8 @@ def _note(remote: Remote, event: ChasquiEvent) -> None:
 
 
 def _fail(remote: Remote, reason: str, error: str) -> None:
+    if remote.ended.done():
+        return
     text = error or f"the job became a dead letter of ChasquiMQ: {reason or 'without a reason'}"
     is_final = reason not in ("", DeadReason.RETRIES_EXHAUSTED)
     remote.ended.set_exception(Unrecoverable(text) if is_final else RemoteFailed(text))

@@ -19,8 +19,11 @@ import pytest
 import redis
 
 from glidemq_orchestrate import Client, EmbeddedServer, FlowNode, FlowSpec, JobState, Queue
-from glidemq_orchestrate.chasquimq import ChasquiBridge, ChasquiQueue, ChasquiWorker
+from glidemq_orchestrate.chasquimq import AsyncChasquiQueue, ChasquiBridge, ChasquiQueue, ChasquiWorker
 from glidemq_orchestrate.chasquimq import bridge as bridge_module
+from glidemq_orchestrate.chasquimq import remote as remote_module
+from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
+from glidemq_orchestrate.chasquimq.remote import Remotes
 from glidemq_orchestrate.errors import FlowFailed, HandlerNotFound
 from glidemq_orchestrate.jobs.attempt import Attempt
 from tests.conftest import Eventually
@@ -258,25 +261,26 @@ def test_a_killed_bridge_adds_nothing_twice(
     sides: Sides, url: str, serve: Serve, eventually: Eventually
 ) -> None:
     queue, images = sides.queue, sides.images
-    ids = [queue.add("work", {"sleep": 0.05, "n": number}, attempts=1) for number in range(40)]
+    ids = [queue.add("work", {"sleep": 0.1, "n": number}, attempts=1) for number in range(20)]
     with command(url) as process:  # killed while nothing runs yet
-        eventually(lambda: images.counts().waiting == 40, timeout=60)
+        eventually(lambda: images.counts().waiting == 20, timeout=60)
         process.kill()
     with command(url) as process, ExitStack() as stack:  # killed while jobs run and end
+        eventually(lambda: all("was lost" in str(queue.logs(job_id)) for job_id in ids), timeout=60)
         worker = stack.enter_context(spawned([sys.executable, "-m", module.__name__, url]))
-        eventually(lambda: queue.counts()[JobState.COMPLETED] >= 5, timeout=60)
+        eventually(lambda: queue.counts()[JobState.COMPLETED] >= 3, timeout=60)
         process.kill()
         worker.kill()
     with command(url) as process:
         serve(handlers=module.handlers)
-        eventually(lambda: queue.counts()[JobState.COMPLETED] == 40, timeout=60)
+        eventually(lambda: queue.counts()[JobState.COMPLETED] == 20, timeout=60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    assert len(sides.added) == 40
+    assert len(sides.added) == 20
     assert all(queue.get_job(job_id).result for job_id in ids)
     assert queue.counts()[JobState.ACTIVE] == 0
     completed = [one.job_id for one in images.events("0-0", idle_timeout=0.1) if one.kind == "completed"]
-    assert len(completed) == len(set(completed)) == 40
+    assert len(completed) == len(set(completed)) == 20
 
 
 @pytest.mark.parametrize("point", ["fetched", "noted", "added", "ended"])
@@ -313,6 +317,55 @@ def test_ends_are_found_without_their_events(
     eventually(lambda: queue.get_job(fine).result == {"name": "echo", "data": 1})
     eventually(lambda: queue.get_job(broken).state is JobState.FAILED)
     assert "retries_exhausted" in (queue.get_job(broken).failed_reason or "")
+
+
+def test_the_error_of_a_job_is_known_although_its_event_is_read_late(
+    sides: Sides, bridge: Start, serve: Serve, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "EVENT_SECONDS", 0.2)
+    monkeypatch.setattr(bridge_module, "CHECK_SECONDS", 0.1)
+    read, goes_on = Remotes.read_events, threading.Event()
+
+    async def read_later(remotes: Remotes) -> None:
+        await asyncio.to_thread(goes_on.wait, 20)
+        await read(remotes)
+
+    monkeypatch.setattr(Remotes, "read_events", read_later)
+
+    def fails(_: Any) -> None:
+        raise ValueError("boom")
+
+    serve(fails)
+    bridge()
+    job_id = sides.queue.add("fails")
+    eventually(lambda: sides.images.counts().dead == 1)
+    time.sleep(1)
+    goes_on.set()
+    eventually(lambda: sides.queue.get_job(job_id).state is JobState.FAILED)
+    assert sides.queue.get_job(job_id).failed_reason == "RemoteFailed: ValueError: boom"
+
+
+def test_many_ends_are_read_in_a_few_trips(sides: Sides, url: str) -> None:
+    trips: list[Any] = []
+
+    async def look_up() -> list[Any]:
+        async with AsyncChasquiQueue("images", url) as images:
+
+            async def run(op: Any) -> Any:
+                trips.append(op)
+                return await images._run(op)
+
+            remotes = Remotes(run, ChasquiKeys("images"), "0-0", time.monotonic)
+            found = [remotes.expect(f"gmo:images:{number}", "1-1") for number in range(100)]
+            for remote in found:
+                remote.kind = "completed"
+            await remotes.check_all()
+            return [remote.ended.result() for remote in found]
+
+    for number in range(100):
+        sides.raw.client.set(sides.raw.key(f"result:gmo:images:{number}"), bytes([number]))
+    assert asyncio.run(look_up()) == list(range(100))
+    assert len(trips) == 2
 
 
 def test_a_job_that_vanishes_fails_and_runs_again(
