@@ -157,7 +157,7 @@ class Job:
             broken=broken,
             worker=worker,
             lease_until=_lease_until(state, fields.get("lastActive"), lease),
-            tags=tuple(_texts(fields.get("gmo:tags"))),
+            tags=options.tags if (tags := fields.get("gmo:tags")) is None else tuple(_texts(tags)),
         )
 
 

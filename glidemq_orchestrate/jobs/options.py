@@ -34,6 +34,7 @@ from glidemq_orchestrate.wire.stored import clipped_amount
 
 MAX_PRIORITY: Final = 2048
 MAX_TAGS: Final = 32
+MAX_TAG_BYTES: Final = 1024
 MIN_LEASE: Final = timedelta(seconds=1)
 MAX_LEASE: Final = timedelta(days=1)
 DEFAULT_LEASE: Final = timedelta(seconds=30)
@@ -214,6 +215,13 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
+def read_tags(value: object) -> tuple[str, ...]:
+    """The tags in stored options; ``lua/shared/tags.lua`` has the same rule for what is none."""
+    texts = [tag for tag in value if isinstance(tag, str)] if isinstance(value, list) else []
+    found = dict.fromkeys(tag for tag in texts if 0 < len(tag.encode(errors="replace")) <= MAX_TAG_BYTES)
+    return tuple(found)[:MAX_TAGS]
+
+
 DEFAULT_OPTIONS: Final = JobOptions()
 
 
@@ -296,6 +304,7 @@ class RunOptions:
     portable: tuple[str, str] | None = None
     is_wide: bool = False
     must_pass: bool = False
+    tags: tuple[str, ...] = ()
 
     @classmethod
     def from_wire(cls, text: str) -> RunOptions:
@@ -326,6 +335,7 @@ def _run_options(text: str) -> RunOptions:
         portable=_portable(mark),
         is_wide=isinstance(mark, dict) and "wide" in mark,
         must_pass=wire.get("mustPass") is True,
+        tags=read_tags(wire.get("tags")),
     )
 
 

@@ -45,7 +45,7 @@ local function optional(job)
   local state = job.state or M.state(job)
   local has_cost, parent_id = job.cost and job.cost > 0, job.parent_id or ''
   local scheduler = job.scheduler_name or ''
-  if not (job.group_key or has_cost or job.expire_at or job.lifo or job.tags_text) and parent_id == '' and scheduler == '' then
+  if not (job.group_key or has_cost or job.expire_at or job.lifo) and parent_id == '' and scheduler == '' then
     return 'state', state
   end
   local more = {}
@@ -72,19 +72,18 @@ local function optional(job)
     add('schedulerName', scheduler)
   end
   if job.lifo then add('lifo', '1') end
-  if job.tags_text then add('gmo:tags', job.tags_text) end
   add('state', state)
   return unpack(more)
 end
 
 -- Fields of `job`: prefix id name data opts timestamp delay priority max_attempts; optional: group_key
--- ordering_seq cost expire_at parent_id parent_queue scheduler_name lifo state; tagged: see tags.lua.
+-- ordering_seq cost expire_at parent_id parent_queue scheduler_name lifo state; skip_tags: the caller lists its tags.
 function M.write(job)
-  local text, tags = L.numbers.text, L.tags.of_new(job)
+  local text = L.numbers.text
   redis.call('HSET', job.prefix .. 'job:' .. job.id, 'id', job.id, 'name', job.name, 'data', job.data,
     'opts', job.opts, 'timestamp', text(job.timestamp), 'attemptsMade', '0', 'delay', text(job.delay),
     'priority', text(job.priority), 'maxAttempts', text(job.max_attempts), optional(job))
-  if tags then L.tags.enter(job, tags) end
+  if not job.skip_tags then L.tags.adopt(job.prefix, job.id, job.opts, text(job.timestamp)) end
 end
 
 -- Puts a new job into its place by delay, priority and order. Takes the fields of `write`.

@@ -1,5 +1,5 @@
 -- tags: words by which jobs are found.
---   job:<id>                   its field gmo:tags: JSON list of its tags; the first ones come from `tags` of its options
+--   job:<id>                   its field gmo:tags: JSON list of its tags; without it, `tags` of its options
 --   <prefix>qx:tag:<tag>       zset: job id -> when it got the tag
 --   <prefix>qx:tags            zset: tag -> how many jobs have it
 -- A count is always that of its list, so no order of calls can make it wrong or negative. Jobs that another library
@@ -30,11 +30,11 @@ local function valid(list)
   return found
 end
 
--- Puts at most 1000 jobs into the lists of the same tags.
-function M.list(prefix, job_ids, tags, now)
+-- Puts at most 1000 jobs into the lists of the same tags. `since`: a text, which is cheaper for many jobs.
+function M.list(prefix, job_ids, tags, since)
   local members = {}
-  for i, job_id in ipairs(job_ids) do
-    members[2 * i - 1], members[2 * i] = now, job_id
+  for i = 1, #job_ids do
+    members[2 * i - 1], members[2 * i] = since, job_ids[i]
   end
   for _, tag in ipairs(tags) do
     local added = redis.call('ZADD', prefix .. 'qx:tag:' .. tag, 'NX', unpack(members))
@@ -44,94 +44,76 @@ function M.list(prefix, job_ids, tags, now)
   end
 end
 
--- The tags of a job.
-function M.of(prefix, job_id)
-  local text = redis.pcall('HGET', prefix .. 'job:' .. job_id, 'gmo:tags')
-  local is_json, found = pcall(cjson.decode, type(text) == 'string' and text or '[]')
-  return is_json and valid(found) or {}
-end
+-- The last options with tags: jobs that are added or removed together often have the same.
+local last = { opts = '', tags = {} }
 
-local function store(prefix, job_id, tags)
-  if #tags > 0 then
-    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:tags', cjson.encode(tags))
-  else
-    redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:tags')
-  end
-end
-
--- The tags in the last options: jobs that are added together often have the same.
-local last = { opts = '', tags = {}, text = '' }
-
--- The tags in the options of a new job, and the text of its field; nil without any.
+-- The tags in the options of a job, not to be changed; nil without any.
 function M.of_options(opts)
-  if not string.find(opts, '"tags":[', 1, true) and not string.find(opts, '"tags": [', 1, true) then
+  if not string.find(opts, '"tags":', 1, true) then
     return nil
   elseif opts ~= last.opts then
     local is_json, options = pcall(cjson.decode, opts)
-    local tags = valid(is_json and type(options) == 'table' and options.tags)
-    last = { opts = opts, tags = tags, text = #tags > 0 and cjson.encode(tags) or '' }
+    last = { opts = opts, tags = valid(is_json and type(options) == 'table' and options.tags) }
   end
-  if #last.tags > 0 then
-    return last.tags, last.text
-  end
+  return last.tags[1] and last.tags
 end
 
--- The same for a job to be written (jobs.lua); the text goes to its field tags_text.
-function M.of_new(job)
-  local tags, text = M.of_options(job.opts)
-  job.tags_text = text
-  return tags
-end
-
--- Puts a new job into the lists of its tags; or into its list `tagged`, whose owner then calls M.list for many jobs.
-function M.enter(job, tags)
-  if job.tagged then
-    job.tagged[#job.tagged + 1] = job.id
-  else
-    M.list(job.prefix, { job.id }, tags, job.timestamp)
+-- The tags of a job, not to be changed.
+function M.of(prefix, job_id)
+  local v = redis.pcall('HMGET', prefix .. 'job:' .. job_id, 'gmo:tags', 'opts')
+  if v[1] then
+    local is_json, found = pcall(cjson.decode, v[1])
+    return is_json and valid(found) or {}
   end
+  return v[2] and M.of_options(v[2]) or {}
 end
 
--- Gives a new job the tags in its options, if any.
-function M.adopt(prefix, job_id, opts, now)
-  local tags, text = M.of_options(opts)
+local function store(prefix, job_id, tags)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:tags', #tags > 0 and cjson.encode(tags) or '[]')
+end
+
+-- Lists a new job under the tags in its options, if any.
+function M.adopt(prefix, job_id, opts, since)
+  local tags = M.of_options(opts)
   if tags then
-    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:tags', text)
-    M.list(prefix, { job_id }, tags, now)
+    M.list(prefix, { job_id }, tags, since)
   end
 end
 
 -- Adds tags to an existing job and returns all its tags; nil, and nothing was changed, if they are more than 32.
-function M.add(prefix, job_id, tags, now)
-  local all, seen = M.of(prefix, job_id), {}
-  for _, tag in ipairs(all) do
-    seen[tag] = true
-  end
-  for _, tag in ipairs(tags) do
-    if not seen[tag] then
-      seen[tag], all[#all + 1] = true, tag
+function M.add(prefix, job_id, tags, since)
+  local all, seen, known = {}, {}, M.of(prefix, job_id)
+  for _, some in ipairs { known, tags } do
+    for _, tag in ipairs(some) do
+      if not seen[tag] then
+        seen[tag], all[#all + 1] = true, tag
+      end
     end
   end
   if #all > MAX_TAGS then
     return nil
   end
-  store(prefix, job_id, all)
-  M.list(prefix, { job_id }, all, now)
+  if #all > #known then
+    store(prefix, job_id, all)
+  end
+  M.list(prefix, { job_id }, all, since)
   return all
 end
 
 -- Takes tags off an existing job and returns the others. Tags that it does not have are ignored.
 function M.take_off(prefix, job_id, tags)
-  local removed, rest = {}, {}
+  local removed, rest, known = {}, {}, M.of(prefix, job_id)
   for _, tag in ipairs(tags) do
     removed[tag] = true
   end
-  for _, tag in ipairs(M.of(prefix, job_id)) do
+  for _, tag in ipairs(known) do
     if not removed[tag] then
       rest[#rest + 1] = tag
     end
   end
-  store(prefix, job_id, rest)
+  if #rest < #known then
+    store(prefix, job_id, rest)
+  end
   for tag in pairs(removed) do
     M.delist(prefix, tag, { job_id })
   end
@@ -156,5 +138,5 @@ end
 -- Lists a job again that was removed, except for its definition.
 function M.relist(prefix, job_id)
   local since = L.numbers.int(redis.call('HGET', prefix .. 'job:' .. job_id, 'timestamp'), 0)
-  M.list(prefix, { job_id }, M.of(prefix, job_id), since)
+  M.list(prefix, { job_id }, M.of(prefix, job_id), L.numbers.text(since))
 end

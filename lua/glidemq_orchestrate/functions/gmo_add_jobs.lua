@@ -42,16 +42,18 @@ end
 local function add_run(prefix, args, run)
   local count, events = run.last - run.first + 1, prefix .. 'events'
   local last_id = run.custom_id == '' and redis.call('INCRBY', prefix .. 'id', count)
-  run.prefix, run.tagged = prefix, {}
+  local tags, tagged = L.tags.of_options(run.opts), {}
+  run.prefix, run.skip_tags = prefix, true
   for i = 1, count do
     run.id = last_id and L.numbers.fresh_text(last_id - count + i) or run.custom_id
     run.data = args[run.first + i - 1]
     L.jobs.write(run)
     L.jobs.route(run)
     L.events.emit(events, 'added', run.id, 'name', run.name)
+    if tags then tagged[i] = run.id end
   end
-  if run.tagged[1] then
-    L.tags.list(prefix, run.tagged, L.tags.of_options(run.opts), run.timestamp)
+  if tags then
+    L.tags.list(prefix, tagged, tags, L.numbers.text(run.timestamp))
   end
   return last_id and L.numbers.fresh_text(last_id - count + 1) or run.custom_id
 end

@@ -7,8 +7,8 @@
 local MAX_TAGS, FIRST = 32, 4
 
 local function tag_job(keys, args)
-  local now, job_id, what = tonumber(args[1]), args[2], args[3]
-  if not now or (what ~= 'add' and what ~= 'remove') or #args - FIRST + 1 > MAX_TAGS then
+  local since, job_id, what = args[1], args[2], args[3]
+  if not tonumber(since) or (what ~= 'add' and what ~= 'remove') or #args - FIRST + 1 > MAX_TAGS then
     return redis.error_reply('GMO_BAD_CALL gmo_tag_job: the arguments are not valid')
   elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
     return L.lease.missing(keys[1], job_id)
@@ -20,7 +20,7 @@ local function tag_job(keys, args)
   if what == 'remove' then
     return L.tags.take_off(prefix, job_id, tags)
   end
-  return L.tags.add(prefix, job_id, tags, now)
+  return L.tags.add(prefix, job_id, tags, since)
     or redis.error_reply('GMO_TOO_MANY_TAGS job ' .. job_id .. ' would have more than ' .. MAX_TAGS .. ' tags')
 end
 

@@ -241,6 +241,17 @@ def test_a_node_whose_job_was_removed_is_listed_again_when_it_reruns(
     assert [one.id for one in queue.tagged("x")] == [job.id]
 
 
+def test_tags_in_the_options_are_not_stored_again(queue: Queue, flows: FlowProducer, dump: Dump) -> None:
+    job_id, ordered = queue.add("work", tags=["x"]), queue.add("work", tags=["x"], ordering=Ordering("k"))
+    flows.submit(flow(node("a", tags=["x"])), flow_id="f")
+    assert [one.tags for one in queue.tagged("x")] == [("x",)] * 3
+    for each in (job_id, ordered, "f~a"):
+        assert "gmo:tags" not in dump()[f"{P}job:{each}"]
+    queue.untag(job_id, ["x"])
+    assert queue.get_job(job_id).tags == ()
+    assert queue.tag(job_id, ["y"]) == ["y"]
+
+
 def test_what_has_no_tags_costs_no_key(queue: Queue, dump: Dump) -> None:
     job_id = queue.add("work", {"tags": ["x"]}, attempts=2)
     assert [key for key in dump() if ":qx:" in key] == []

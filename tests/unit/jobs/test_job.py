@@ -134,6 +134,16 @@ def test_broken_and_unknown_options_are_ignored(subtests: pytest.Subtests) -> No
             assert RunOptions.from_wire(text) == NOTHING
 
 
+def test_what_is_no_tag_is_left_out_of_the_options() -> None:
+    many = [str(number) for number in range(40)]
+    for tags, expected in (
+        (["x", "", 7, "y", "x", "z" * 1025], ("x", "y")),
+        ("x", ()),
+        (many, tuple(many[:32])),
+    ):
+        assert RunOptions.from_wire(json.dumps({"tags": tags})).tags == expected
+
+
 def test_options_beyond_all_measure_do_not_stop_a_worker(subtests: pytest.Subtests) -> None:
     for number in ("1e999", "Infinity", "1e300", "9" * 400):
         with subtests.test(number=number):
