@@ -2,15 +2,16 @@
 --   job:<id>                   its field gmo:tags: JSON list of its tags; without it, `tags` of its options
 --   <prefix>qx:tag:<tag>       zset: job id -> when it got the tag
 --   <prefix>qx:tags            zset: tag -> how many jobs have it
--- A count is always that of its list, so no order of calls can make it wrong or negative. Jobs that another library
--- removes stay in the lists until somebody reads them, or until cleanup finds them.
+-- A count changes with its list, and cleanup counts again. Jobs that another library removes stay in the lists until
+-- somebody reads them, or until cleanup finds them.
 
 local M = {}
 L.tags = M
 
 local MAX_TAGS, MAX_LENGTH = 32, 256
 
-local function recount(prefix, tag)
+-- Sets the count of a tag to that of its list.
+function M.recount(prefix, tag)
   local count = redis.call('ZCARD', prefix .. 'qx:tag:' .. tag)
   if count > 0 then
     redis.call('ZADD', prefix .. 'qx:tags', count, tag)
@@ -122,9 +123,9 @@ end
 
 -- Removes jobs from the list of a tag.
 function M.delist(prefix, tag, job_ids)
-  if #job_ids > 0 then
-    redis.call('ZREM', prefix .. 'qx:tag:' .. tag, unpack(job_ids))
-    recount(prefix, tag)
+  local removed = #job_ids > 0 and redis.call('ZREM', prefix .. 'qx:tag:' .. tag, unpack(job_ids)) or 0
+  if removed > 0 and tonumber(redis.call('ZADD', prefix .. 'qx:tags', 'INCR', -removed, tag)) <= 0 then
+    M.recount(prefix, tag)
   end
 end
 

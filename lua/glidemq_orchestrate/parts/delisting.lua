@@ -2,7 +2,8 @@
 L.delisting = {}
 local TAGS, SAMPLE, TRACKED = 4, 50, 30 * 86400000
 
--- Removes jobs that another library has removed from the lists of some tags. Returns whether there may be many more.
+-- Removes jobs that another library has removed from the lists of some tags, and counts these again. Returns whether
+-- there may be many more.
 function L.delisting.tags(prefix)
   local looked, count = 0, 0
   for _, tag in ipairs(redis.call('ZRANDMEMBER', prefix .. 'qx:tags', TAGS)) do
@@ -14,6 +15,7 @@ function L.delisting.tags(prefix)
       end
     end
     L.tags.delist(prefix, tag, missing)
+    L.tags.recount(prefix, tag)
     count = count + #missing
   end
   return count > 0 and count * 4 > looked

@@ -252,6 +252,13 @@ def test_tags_in_the_options_are_not_stored_again(queue: Queue, flows: FlowProdu
     assert queue.tag(job_id, ["y"]) == ["y"]
 
 
+def test_cleanup_counts_again(queue: Queue, hand: Hand, redis_client: Any) -> None:
+    queue.add("work", tags=["x"])
+    redis_client.zadd(f"{P}qx:tags", {"x": 7, "gone": 2})
+    hand.run(ask(cleanup(ETL, 60_000)))
+    assert counts(queue) == {"x": 1}
+
+
 def test_what_has_no_tags_costs_no_key(queue: Queue, dump: Dump) -> None:
     job_id = queue.add("work", {"tags": ["x"]}, attempts=2)
     assert [key for key in dump() if ":qx:" in key] == []
