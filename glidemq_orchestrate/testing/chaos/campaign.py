@@ -269,7 +269,7 @@ class Campaign:
         if self._check is None:
             return ""
         time.sleep(5 * TICK_SECONDS)  # until the last strikes are read
-        while time.monotonic() < self._stage.calm_at and not self._stopped.is_set():
+        while not self._stage.is_calm and not self._stopped.is_set():
             time.sleep(TICK_SECONDS)
         try:
             found = self._check(outcome)

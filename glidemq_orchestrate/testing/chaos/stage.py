@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -34,7 +35,6 @@ class Stage:
         surprises: The exit codes of workers that ended by themselves.
         entries: The entries of the ledger.
         strikes: How many of the entries are strikes.
-        calm_at: When all paused workers will have finished the work in which they were paused.
         pause_seconds: The duration of a pause.
     """
 
@@ -48,7 +48,8 @@ class Stage:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._struck: set[int] = set()
-        self.pause_seconds = self.calm_at = 0.0
+        self.pause_seconds = 0.0
+        self._paused, self._resumed_at = 0, -math.inf
         self.surprises: list[int] = []
         self.ledger = Ledger(ledger_of(folder), "harness")
         self._reader = LedgerReader(ledger_of(folder))
@@ -71,6 +72,11 @@ class Stage:
     def url(self) -> str:
         """The URL of the server; it stays the same after a kill."""
         return f"valkey://127.0.0.1:{self._port}"
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all paused workers have had time to finish the work in which they were paused."""
+        return not self._paused and time.monotonic() >= self._resumed_at + REST_SECONDS
 
     def start_workers(self, setup: Setup) -> None:
         """Start the workers, and from now on restart workers that end."""
@@ -141,7 +147,7 @@ class Stage:
         if entry["act"] == Act.KILL:
             self._struck.update(entry["pids"])
         elif entry["act"] == Act.PAUSE:
-            self.calm_at = time.monotonic() + self.pause_seconds + REST_SECONDS
+            self._paused += 1
             self._later(self.pause_seconds, lambda: self._resume(entry["pids"]))
         elif entry["act"] == Act.KILL_SERVER:
             self._kill_server()
@@ -152,6 +158,7 @@ class Stage:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+        self._paused, self._resumed_at = self._paused - 1, time.monotonic()
 
     def _kill_server(self) -> None:
         if (pid := self._server.pid) is not None:
