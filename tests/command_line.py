@@ -26,10 +26,11 @@ def glidemq_problems(lines: Sequence[Sequence[str]]) -> list[str]:
     from glidemq_orchestrate.cli import app  # noqa: PLC0415  most tests do without it
 
     problems = []
+    whole = get_command(app)
     for line in lines:
         if line[:1] != ["glidemq"]:
             continue
-        command: Any = get_command(app)
+        command: Any = whole
         words = list(line[1:])
         while isinstance(command, typer.core.TyperGroup) and words and words[0] in command.commands:
             command = command.commands[words.pop(0)]

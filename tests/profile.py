@@ -11,7 +11,7 @@ T = TypeVar("T")
 IS_LONG: Final = os.environ.get("GLIDEMQ_TEST_PROFILE") == "long"
 
 
-def sampled(whole: Sequence[T], step: int = 3) -> Sequence[T]:
+def sampled(whole: Sequence[T], step: int = 6) -> Sequence[T]:
     """The first, each ``step``-th after it and the last; all in the long profile.
 
     For the places at which somebody dies: what one of them finds, its neighbours mostly find too.

@@ -35,6 +35,7 @@ def test_bad_input_breaks_nothing(name: str) -> None:
     assert not report.findings, report
 
 
+@pytest.mark.long
 def test_the_same_seed_has_the_same_cases_in_another_process() -> None:
     """As the command runs: Hypothesis also draws constants of the modules that a process has loaded."""
     script = (

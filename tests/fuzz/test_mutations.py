@@ -35,6 +35,7 @@ def test_a_repr_that_shows_the_password_is_reported(monkeypatch: pytest.MonkeyPa
     assert "a secret is in a repr of settings" in found("addresses", 60)
 
 
+@pytest.mark.long
 def test_an_error_that_shows_data_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def shown(exc: Any, wire: Any, *_: Any) -> str:
         return f"{exc.errors()} in {wire}"
@@ -43,6 +44,7 @@ def test_an_error_that_shows_data_is_reported(monkeypatch: pytest.MonkeyPatch) -
     assert "a secret is in the text of InvalidFlow" in found("flow-files", 150)
 
 
+@pytest.mark.long
 def test_an_error_that_no_docstring_mentions_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fits(_value: object, _hint: Any) -> bool:
         return True

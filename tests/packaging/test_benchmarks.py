@@ -109,6 +109,7 @@ def test_tags_and_histories_are_compared_with_a_job_without_options() -> None:
     assert all(row[phase] > 0 for row in rows.values() for phase in ("add_us", "start_us", "end_us"))
 
 
+@pytest.mark.long
 def test_what_running_again_costs_is_compared_with_a_submission() -> None:
     report = quick("again")
     ways = {row["way"]: row for row in report["ways"]}

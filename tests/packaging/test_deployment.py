@@ -146,6 +146,7 @@ def test_kubernetes_accepts_the_manifest() -> None:
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
 
+@pytest.mark.long
 def test_the_command_of_the_container_stops_cleanly(url: str, folder: Path, eventually: Eventually) -> None:
     assert [each["name"] for each in container()["env"]] == ["GLIDEMQ_URL"]
     stops_cleanly(container()["args"], url, folder, eventually)

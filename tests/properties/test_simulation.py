@@ -24,7 +24,7 @@ COMMAND: Final = [sys.executable, "-m", "tests.properties.simulation"]
 ROOT: Final = FilePath(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("path", "few", "many"), [("staged", 60, 20_000), ("portable", 20, 10_000)])
+@pytest.mark.parametrize(("path", "few", "many"), [("staged", 30, 20_000), ("portable", 10, 10_000)])
 @pytest.mark.timeout(7_200)
 def test_no_history_breaks_a_promise(store: Store, path: Path, few: int, many: int, *, is_long: bool) -> None:
     report = search(store, 0, [path], most=many if is_long else few)

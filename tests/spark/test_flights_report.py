@@ -247,6 +247,7 @@ def test_no_temporary_files_are_left(results: Results, location: Path) -> None:
     assert not [path for path in location.rglob("*") if "tmp" in path.name or path.name == "_temporary"]
 
 
+@pytest.mark.long
 def test_a_step_that_runs_again_leaves_the_first_output_alone(
     results: Results, location: Path, make_run: MakeRun
 ) -> None:
@@ -310,6 +311,7 @@ def test_rows_lost_by_the_join_fail_the_quality_check(
     )
 
 
+@pytest.mark.long
 def test_duplicated_rows_fail_the_check_even_where_the_count_fits(
     one_month: tuple[FlowSpec, Results], make_run: MakeRun
 ) -> None:

@@ -17,6 +17,7 @@ from glidemq_orchestrate.spark.handler import run_python_step
 from glidemq_orchestrate.spark.sessions.sharing import context
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 from tests.conftest import Eventually
+from tests.profile import sampled
 from tests.spark.conftest import MakeRun
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def folder(spark: SparkSession, tmp_path: Path) -> str:
 
 
 class TestCaches:
-    @pytest.mark.parametrize("how", ["cache", "persist", "sql", "catalog"])
+    @pytest.mark.parametrize("how", sampled(["cache", "persist", "sql", "catalog"]))
     def test_the_end_of_a_step_takes_nothing_from_one_that_has_cached_the_same(
         self, step: Step, beside: Any, folder: str, how: str
     ) -> None:
@@ -214,7 +215,7 @@ class TestCaches:
             assert step("read", folder=folder) == 5  # and reads what is there now
         assert result == [[10, 10, True]]
 
-    @pytest.mark.parametrize("how", ["sql", "catalog", "path", "table"])
+    @pytest.mark.parametrize("how", sampled(["sql", "catalog", "path", "table"]))
     def test_clear_and_refresh_reach_what_the_step_itself_has_cached(
         self, step: Step, beside: Any, folder: str, how: str
     ) -> None:

@@ -210,7 +210,7 @@ SHAPES = st.sampled_from([
 SCHEME = st.sampled_from([scheme.removesuffix("://") for scheme in SCHEMES])
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(SHAPES, SCHEME, PIECES)
 @example("{s}://h?{p}=x", "valkey", f"pass word{SECRET}")
 @example("{s}://h?password={p}", "valkey", f"a&{SECRET}#c")

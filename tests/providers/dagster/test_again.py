@@ -148,6 +148,7 @@ def test_a_re_execution_from_failure_repairs(work: Work, stored: dg.DagsterInsta
     assert history(work) == ["completed"]
 
 
+@pytest.mark.long
 def test_a_re_execution_of_all_steps_runs_anew(work: Work, stored: dg.DagsterInstance) -> None:
     first = failed_once(work, stored)
     second, success = run(stored, dg.ReexecutionOptions(first))
@@ -158,6 +159,7 @@ def test_a_re_execution_of_all_steps_runs_anew(work: Work, stored: dg.DagsterIns
     assert history(work) == ["failed", "completed", "completed"]
 
 
+@pytest.mark.long
 def test_a_step_that_had_completed_runs_anew_when_it_is_chosen(
     work: Work, stored: dg.DagsterInstance
 ) -> None:
@@ -175,6 +177,7 @@ def test_a_step_that_had_failed_is_repaired_when_it_is_chosen(work: Work, stored
     assert work.results == [{"extract": 1, "load": 3, "report": 4}]
 
 
+@pytest.mark.long
 def test_a_failure_of_the_new_generation_is_repaired_in_it(work: Work, stored: dg.DagsterInstance) -> None:
     first = failed_once(work, stored)
     work.failing = {"report"}
@@ -197,7 +200,7 @@ def test_a_mended_flow_is_accepted_and_keeps_what_completed(work: Work, stored: 
     assert history(work) == ["failed", "completed"]
 
 
-@pytest.mark.parametrize("mends", [False, True])
+@pytest.mark.parametrize("mends", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_retry_of_the_step_repairs(work: Work, stored: dg.DagsterInstance, *, mends: bool) -> None:
     work.failing, work.mend_on_retry = {"load"}, mends
     run(stored, job=retried_job)
@@ -349,6 +352,7 @@ class TestAssets:
         assert done == ["report"]
         assert Counter(work.ran) == {"extract": 1, "load": 1, "report": 2}
 
+    @pytest.mark.long
     def test_a_repair_may_select_more_than_the_run_before(
         self, work: Work, job: dg.JobDefinition, instance: dg.DagsterInstance
     ) -> None:

@@ -18,6 +18,7 @@ from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, JobOptions, Owner
 from glidemq_orchestrate.runs import following, steps
+from tests.profile import sampled
 from tests.providers.dagster.builders import run_op
 
 RunWorker = Callable[..., Any]
@@ -290,7 +291,7 @@ def test_a_termination_leaves_a_flow_that_others_want(
 
 
 @pytest.mark.usefixtures("gate")
-@pytest.mark.parametrize("ending", ["report_run_canceling", "report_run_failed", "delete"])
+@pytest.mark.parametrize("ending", sampled(["report_run_canceling", "report_run_failed", "delete"]))
 def test_a_step_whose_run_has_ended_ends_without_a_signal(
     url: str,
     instance: dg.DagsterInstance,
@@ -322,7 +323,7 @@ def test_a_step_whose_run_has_ended_ends_without_a_signal(
     assert (status.state, status.reason.endswith("was terminated")) == ("cancelled", True)
 
 
-@pytest.mark.parametrize("is_canceled", [True, False])
+@pytest.mark.parametrize("is_canceled", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_last_step_of_a_canceled_run_cancels_what_its_steps_share(
     url: str,
     instance: dg.DagsterInstance,

@@ -258,4 +258,4 @@ class AnyOrderAgain(AnyOrder):
 
 
 def test_a_flow_that_runs_again_survives_any_order_of_events(hand: Hand, redis_client: Any) -> None:
-    run_machine(AnyOrderAgain, hand, redis_client, 400 if IS_LONG else 50)
+    run_machine(AnyOrderAgain, hand, redis_client, 400 if IS_LONG else 25)

@@ -40,7 +40,7 @@ FLOW = FlowSpec(
 )
 
 
-def places(start: int = 0, step: int = 11) -> Iterator[int]:
+def places(start: int = 0, step: int = 23) -> Iterator[int]:
     """The calls at which somebody dies or is overtaken: each ``step``-th, all in the long profile."""
     return itertools.count(start, 1 if IS_LONG else step)
 

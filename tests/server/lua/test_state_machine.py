@@ -36,7 +36,7 @@ T = 1700000000000
 _QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 PROFILES = {
     "ci": settings(
-        max_examples=40, stateful_step_count=40, deadline=None, derandomize=True, database=None,
+        max_examples=20, stateful_step_count=40, deadline=None, derandomize=True, database=None,
         suppress_health_check=_QUIET, phases=[Phase.generate, Phase.shrink],
     ),
     "long": settings(

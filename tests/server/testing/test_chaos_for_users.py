@@ -264,6 +264,7 @@ class TestTheCommand:
         assert message in found.stderr
 
 
+@pytest.mark.long
 def test_a_flow_that_does_not_end_by_itself_is_refused() -> None:
     nodes = [FlowNode(name, queue="etl", job=name[:-1]) for name in ("stuck1", "stuck2", "suspended1")]
     with pytest.raises(

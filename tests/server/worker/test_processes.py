@@ -170,6 +170,7 @@ def test_a_forked_child_leaves_the_processes_to_its_parent(queue: Queue, run_wor
     assert first["pid"] == second["pid"]
 
 
+@pytest.mark.long
 def test_processes_that_are_killed_at_random_lose_no_job(
     queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:

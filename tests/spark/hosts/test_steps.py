@@ -22,6 +22,7 @@ from tests.conftest import Eventually
 from tests.spark.hosts.conftest import Make, run
 
 
+@pytest.mark.long
 def test_a_step_that_needs_another_session_takes_none_from_others(
     shared: Hosts, make: Make, tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -55,6 +56,7 @@ def test_what_libraries_keep_for_a_thread_is_that_of_a_step(shared: Hosts, make:
     assert [len(run(shared, make("rounds"))) for _ in range(2)] == [30, 30]
 
 
+@pytest.mark.long
 def test_a_step_reads_jobs_without_registering_the_data_source(shared: Hosts, make: Make, url: str) -> None:
     with Queue("etl", url=url) as queue:
         queue.add("a")

@@ -137,6 +137,7 @@ SparkSession.builder.getOrCreate().read.parquet("{folder}/none").count()
         run_application(make(program).ctx)
 
 
+@pytest.mark.long
 def test_a_jar_is_run_by_its_main_class(make: Callable[..., Run], folder: Path) -> None:
     (folder / "Daily.java").write_text("""
         public class Daily {
@@ -170,6 +171,7 @@ def test_a_cancelled_program_ends_with_all_that_it_has_started(
     assert _marked(drivers.tag(run.ctx)) == []
 
 
+@pytest.mark.long
 def test_what_an_earlier_attempt_has_left_is_ended_first(make: Callable[..., Run]) -> None:
     run = make("print('done')")
     other = Drivers()

@@ -162,7 +162,8 @@ def test_a_node_of_a_flow_that_was_restarted_takes_nothing_over(taken: Taken) ->
         assert taken.runs[0]["job_id"] != taken.runs[1]["job_id"]
 
 
-@pytest.mark.parametrize("patience", [pytest.param("0", marks=pytest.mark.long), "1"])
+@pytest.mark.long
+@pytest.mark.parametrize("patience", ["0", "1"])
 def test_a_driver_ends_when_no_worker_comes_and_the_next_one_runs_it_again(
     taken: Taken, monkeypatch: pytest.MonkeyPatch, patience: str
 ) -> None:
@@ -208,6 +209,7 @@ Worker(""",
 ).replace("**seconds", "middleware=[Dies()], **seconds")
 
 
+@pytest.mark.long
 def test_a_result_on_its_way_is_not_lost_with_its_worker(taken: Taken) -> None:
     (taken.folder / "go").touch()
     with Queue("spark", taken.url) as queue:

@@ -106,6 +106,7 @@ def test_unknown_dependencies_are_all_listed() -> None:
     assert refused.value.missing == {"b": ["x", "y"]}
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_nodes_are_a_flow_and_one_more_is_too_many() -> None:
     nodes = [node(f"n{n}") for n in range(MAX_NODES + 1)]
     assert len(check_flow(flow(*nodes[:-1])).nodes) == 100_000

@@ -96,6 +96,7 @@ def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
     assert Reported.at("f", positions[-1]).state(19_999, "x") == "completed"
 
 
+@pytest.mark.long
 def test_a_large_flow_that_ran_again_has_one_too() -> None:
     seen, dice = Reported("f"), random.Random(4)
     for run in range(3):

@@ -57,7 +57,7 @@ def done(table: dict[str, set[int]], one: TableChange) -> None:
         table[part].add(one.epoch)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(changes, st.randoms())
 def test_a_table_is_as_if_attempts_had_been_committed_by_their_numbers(
     found: list[TableChange], order: random.Random
