@@ -387,8 +387,8 @@ class Flow:
             generation: Only if this is the current generation.
 
         Returns:
-            The names of the rerun nodes, without those that follow them. Empty if no failed node is in the
-            group.
+            The names of the rerun nodes, without those that follow them, and without those that somebody else
+            has rerun with success meanwhile. Empty if no failed node is in the group.
 
         Raises:
             InvalidJob: ``limit`` is less than 1; nothing was sent.
@@ -874,8 +874,8 @@ class AsyncFlow:
             generation: Only if this is the current generation.
 
         Returns:
-            The names of the rerun nodes, without those that follow them. Empty if no failed node is in the
-            group.
+            The names of the rerun nodes, without those that follow them, and without those that somebody else
+            has rerun with success meanwhile. Empty if no failed node is in the group.
 
         Raises:
             InvalidJob: ``limit`` is less than 1; nothing was sent.

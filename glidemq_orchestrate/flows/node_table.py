@@ -288,6 +288,7 @@ def some_rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[
 
 
 What = Literal["alone", "follow", "completed", "skipped", "failed"]
+ONLY_FAILED: Final = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,8 @@ class RequestedChange:
         what: ``alone`` or ``follow``: rerun them, alone or with all that follow; else the state in which to
             end them.
         request: The idempotency key.
-        text: The result as JSON, or the reason.
+        text: The result as JSON, or the reason. For a rerun, ``failed`` leaves out nodes that have another
+            end.
     """
 
     what: What
@@ -306,9 +308,9 @@ class RequestedChange:
     text: str = ""
 
     @classmethod
-    def rerun(cls, request: str, *, dependents: bool) -> RequestedChange:
+    def rerun(cls, request: str, *, dependents: bool, only_failed: bool = False) -> RequestedChange:
         """A rerun."""
-        return cls("follow" if dependents else "alone", request)
+        return cls("follow" if dependents else "alone", request, ONLY_FAILED if only_failed else "")
 
     @property
     def token(self) -> str:

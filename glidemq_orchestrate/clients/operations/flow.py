@@ -9,7 +9,7 @@ from glidemq_orchestrate.clients.operations.flow_reading import ReadingOperation
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.generation import note_flow
 from glidemq_orchestrate.flows.node_table import RequestedChange
-from glidemq_orchestrate.flows.nodes import check_dependents, selection, starts
+from glidemq_orchestrate.flows.nodes import Selection, check_dependents, selection, starts
 from glidemq_orchestrate.flows.ownership import change_and_own, owner_of
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.status import FlowState
@@ -199,8 +199,8 @@ class FlowOperations(ReadingOperations):
             generation: Only if this is the current generation.
 
         Returns:
-            The names of the rerun nodes, without those that follow them. Empty if no failed node is in the
-            group.
+            The names of the rerun nodes, without those that follow them, and without those that somebody else
+            has rerun with success meanwhile. Empty if no failed node is in the group.
 
         Raises:
             InvalidJob: ``limit`` is less than 1; nothing was sent.
@@ -211,7 +211,8 @@ class FlowOperations(ReadingOperations):
         names = yield from failure_groups.failed_nodes(self.ref, group, limit)
         if not names:
             return []
-        return (yield from self.rerun(nodes=names, generation=generation))
+        change = RequestedChange.rerun(uuid4().hex, dependents=True, only_failed=True)
+        return (yield from change_and_own(self.ref, Selection(names), change, self.clock, self.owned))
 
     def cancel_node(  # noqa: PLR0913  the ways of choosing nodes
         self,

@@ -16,7 +16,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.checked import MAX_NODES
 from glidemq_orchestrate.flows.definitions import refuse_lost
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_table import RequestedChange, requests
+from glidemq_orchestrate.flows.node_table import ONLY_FAILED, RequestedChange, requests
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import records, rounds
 from glidemq_orchestrate.flows.portable.advance import advance
@@ -75,9 +75,10 @@ def change(
         todo = [name for name in names if name not in done and _is_to_change(nodes[name], requested, strict)]
         if not todo:
             return [name for name in names if name in done]
-        what, text, again = requested.what, requested.text, list[str]()
+        what, text, again = requested.what, "", list[str]()
         # A node that already has this end does not rerun, even if it follows one that gets it.
         if what in rounds.GIVEN:
+            text = requested.text
             follow = {node.name for node in rounds.followers(list(nodes.values()), todo)}
             again = [name for name in names if name in follow and nodes[name].state]
         noted = [*todo, *again]
@@ -118,6 +119,8 @@ def _is_to_change(node: Node, requested: RequestedChange, strict: bool) -> bool:
     elif not node.end:
         if strict:
             raise NodeNotEnded(f"node {node.name} has not ended: it is {node.state}")
+        return False
+    elif requested.text == ONLY_FAILED and node.state not in ("", "failed"):
         return False
     if not node.state:
         raise NodeNotRepeatable(f"the job of node {node.name} was removed. Fix: restart the flow")

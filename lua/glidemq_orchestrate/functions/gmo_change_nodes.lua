@@ -3,7 +3,7 @@
 -- ARGS  1 now_ms   2 flow id   3 what: alone or follow (they rerun, alone or with all nodes that follow them), or
 --       completed, skipped or failed (how they end)   4 token of the request   5 1 if the request is in one call, so
 --       that a node in an unsuitable state is an error; else it is ignored   6.. name and text of each node: its result
---       as JSON, or the reason
+--       as JSON, or the reason; to rerun it: failed = not if it has another end, '' = whatever its end
 -- REPLY {state of the flow, or busy: it has open work for gmo_advance_flow, and nothing was changed; then the names of
 --       the nodes that this request has changed, now or before}. Nodes that already have the requested end are not
 --       changed: failed ones, skipped ones, those with the same result. If such a node follows a changed one, it does
@@ -52,6 +52,8 @@ local function read(key, what, request, is_strict, name, text)
       return node
     end
     return nil, is_strict and redis.error_reply('GMO_NODE_NOT_ENDED node ' .. name .. ' has not ended: it is ' .. (v[1] or 'missing')) or nil
+  elseif RERUNS[what] and text == 'failed' and v[1] and v[1] ~= 'failed' then
+    return nil
   elseif v[1] and not RERUNS[what] and has_end(job_key, what, text, v) then
     node.stays = true
     return node

@@ -17,12 +17,16 @@ from glidemq_orchestrate import (
     Unrecoverable,
 )
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
-from glidemq_orchestrate.queues.failure_groups import group_of
+from glidemq_orchestrate.flows.node_table import RequestedChange
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.queues.failure_groups import failed_nodes, group_of
 from tests.builders import flow, node
 from tests.node import PlainNode
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
 
 LONG = timedelta(seconds=60)
 P = "glide:{etl}:"
@@ -272,6 +276,27 @@ def test_a_group_of_nodes_is_run_again_with_what_it_held_back(
     assert sorted(calls) == ["a1", "a2", "b"]
     assert list(found.retry_failures("disk")) == []
     assert shown(found.failures()) == {"ValueError": (1, 1, 0)}
+
+
+def test_a_node_that_somebody_else_has_retried_with_success_does_not_run_again(
+    path: str, flows: FlowProducer, hand: Hand, run_worker: RunWorker
+) -> None:
+    calls: list[str] = []
+
+    def work(ctx: Any) -> None:
+        calls.append(ctx.node)
+        if ctx.node == "a" and calls.count("a") == 1:
+            ctx.fail("no disk", group="disk")
+
+    run_worker(["etl"], {"work": work}, concurrency=1)
+    found = flows.submit(flow(node("a"), node("b", "a")), flow_id="f")
+    found.wait(timeout=LONG)
+    names = hand.run(failed_nodes(found._ref, "disk", 10))
+    assert found.retry_failures("disk") == names == ["a"]
+    assert found.wait(timeout=LONG).status.completed == 2
+    late = RequestedChange.rerun("late", dependents=True, only_failed=True)
+    assert hand.run(change_nodes(found._ref, Selection(names), late, SystemClock())) == []
+    assert (found.status().completed, calls) == (2, ["a", "a", "b"])
 
 
 def test_failed_nodes_of_an_ended_flow_are_removed_by_group(
