@@ -9,6 +9,7 @@ local M = {}
 L.tags = M
 
 local MAX_TAGS, MAX_LENGTH = 32, 256
+local leaving -- by list, the jobs that leave it at the end of M.together
 
 -- Sets the count of a tag to that of its list.
 function M.recount(prefix, tag)
@@ -33,6 +34,7 @@ end
 
 -- Puts at most 1000 jobs into the lists of the same tags. `since`: a text, which is cheaper for many jobs.
 function M.list(prefix, job_ids, tags, since)
+  if leaving then M.settle() end
   local members = {}
   for i = 1, #job_ids do
     members[2 * i - 1], members[2 * i] = since, job_ids[i]
@@ -123,16 +125,44 @@ end
 
 -- Removes jobs from the list of a tag.
 function M.delist(prefix, tag, job_ids)
-  local removed = #job_ids > 0 and redis.call('ZREM', prefix .. 'qx:tag:' .. tag, unpack(job_ids)) or 0
+  local removed = 0
+  L.hashes.slices(#job_ids, function(first, last)
+    removed = removed + redis.call('ZREM', prefix .. 'qx:tag:' .. tag, unpack(job_ids, first, last))
+  end)
   if removed > 0 and tonumber(redis.call('ZADD', prefix .. 'qx:tags', 'INCR', -removed, tag)) <= 0 then
     M.recount(prefix, tag)
   end
 end
 
+-- Removes the gathered jobs from their lists now. A list whose key has another type must not harm the others.
+function M.settle()
+  local lists = leaving
+  leaving = {}
+  for _, list in pairs(lists) do
+    pcall(M.delist, list.prefix, list.tag, list)
+  end
+end
+
+-- Calls act(...) and returns its result. The jobs that it removes leave the lists of their tags together, at the end.
+function M.together(act, ...)
+  leaving = {}
+  local is_fine, result = pcall(act, ...)
+  M.settle()
+  leaving = nil
+  if not is_fine then error(result, 0) end
+  return result
+end
+
 -- Removes a job, which is about to be removed, from all lists. The field stays as long as its hash.
 function M.forget(prefix, job_id)
   for _, tag in ipairs(M.of(prefix, job_id)) do
-    M.delist(prefix, tag, { job_id })
+    if leaving then
+      local key = prefix .. 'qx:tag:' .. tag
+      local list = leaving[key] or { prefix = prefix, tag = tag }
+      leaving[key], list[#list + 1] = list, job_id
+    else
+      M.delist(prefix, tag, { job_id })
+    end
   end
 end
 

@@ -121,7 +121,7 @@ local function finish_and_fetch(keys, args)
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
     completed = 0, took = 0, schedules = -1, spent = 0, budget = BUDGET, ended = {},
     starts = more == 1 and tonumber(args[#args]) or nil }
-  local verdicts = accept(x, args)
+  local verdicts = L.tags.together(accept, x, args)
   local is_full, held, until_ms = true, '', -1
   if args[6] == 'again' then
     L.fetch.again(x)

@@ -94,13 +94,9 @@ local function remove(b, job_id, entry_id, limit, elsewhere)
   return is_clean and 'removed' or 'left'
 end
 
-local function remove_jobs(keys, args)
-  local prefix, now = L.hashes.prefix(keys[1], 'id'), tonumber(args[1])
-  if not now or #args % 2 == 1 or #args > 2 + 2 * MAX_JOBS then
-    return redis.error_reply('GMO_BAD_CALL gmo_remove_jobs: the arguments are not valid')
-  end
-  local words, elsewhere, count, limit = {}, {}, 0, #args == 4 and 0 or -1
-  local b = { prefix = prefix, stream = prefix .. 'stream', now = now, event = args[2] }
+-- Removes the jobs and returns the reply.
+local function remove_all(b, args)
+  local prefix, words, elsewhere, count, limit = b.prefix, {}, {}, 0, #args == 4 and 0 or -1
   for i = 3, #args, 2 do
     local word = remove(b, args[i], args[i + 1], limit, elsewhere)
     words[#words + 1] = word
@@ -115,6 +111,15 @@ local function remove_jobs(keys, args)
     L.events.emit(prefix .. 'events', args[2], L.numbers.text(count))
   end
   return { words, elsewhere }
+end
+
+local function remove_jobs(keys, args)
+  local prefix, now = L.hashes.prefix(keys[1], 'id'), tonumber(args[1])
+  if not now or #args % 2 == 1 or #args > 2 + 2 * MAX_JOBS then
+    return redis.error_reply('GMO_BAD_CALL gmo_remove_jobs: the arguments are not valid')
+  end
+  local b = { prefix = prefix, stream = prefix .. 'stream', now = now, event = args[2] }
+  return L.tags.together(remove_all, b, args)
 end
 
 redis.register_function { function_name = 'gmo_remove_jobs', callback = remove_jobs, flags = { 'allow-oom' } }

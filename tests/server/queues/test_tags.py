@@ -164,6 +164,27 @@ def test_a_job_that_vanishes_leaves_no_tags(
     assert redis_client.keys(f"{P}qx:*") == []
 
 
+def test_many_jobs_leave_their_tags_together(queue: Queue, redis_client: Any) -> None:
+    queue.add_many([NewJob("work", tags=["x", "y"]) for _ in range(60)])
+    kept = queue.add("work", tags=["y"], delay=60)
+    redis_client.config_resetstat()
+    assert queue.drain() == 60
+    assert counts(queue) == {"y": 1}
+    assert ids(queue, "y") == [kept]
+    calls = redis_client.info("commandstats")["cmdstat_zadd"]["calls"]
+    assert calls < 60, "the count of a tag changes with each call, not with each job"
+
+
+def test_a_broken_list_of_a_tag_harms_no_other_job(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
+) -> None:
+    a, b = (queue.add("work", tags=[tag], remove_on_complete=True) for tag in ("x", "y"))
+    redis_client.set(f"{P}qx:tag:x", "not a list")
+    run_worker(["etl"], {"work": lambda ctx: None})
+    eventually(lambda: queue.states([a, b]) == [None, None])
+    assert ids(queue, "y") == []
+
+
 def test_obliterate_removes_the_tags(queue: Queue, redis_client: Any) -> None:
     queue.add("work", tags=["x"])
     queue.obliterate()
