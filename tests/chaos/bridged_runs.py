@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
 from glidemq_orchestrate import JobState, Queue
@@ -71,9 +72,11 @@ class BridgedRuns:
         if there is None or end is None or (end["error"], end["value"]) != ("", result["value"]):
             yield f"completed with {dict(result)}, which no run behind the bridge has written"
             return
-        remote_id = self._jobs[node.job_id] = there["remote"]
+        remote_id = there["remote"]
+        if node.job_id == begin["job"]:  # else the result is carried over
+            self._jobs[node.job_id] = remote_id
         awaited = self._added.get(begin["run"], {}).get("remote")
-        if awaited != remote_id or not remote_id.startswith(f"gmo:{node.queue}:{node.job_id}:"):
+        if awaited != remote_id or not remote_id.startswith(f"gmo:{node.queue}:{begin['job']}:"):
             yield f"completed with the result of {remote_id}, and the bridge waited for {awaited}"
         if there["inputs"] != begin["inputs"]:
             yield f"{remote_id} got the results {there['inputs']}, and the bridge had {begin['inputs']}"
@@ -108,22 +111,18 @@ class BridgedRuns:
 
     def _added_twice(self, plan: Plan) -> Iterator[str]:
         """Attempts for which a bridge has added another job than the bridge before it."""
-        adds: dict[str, list[tuple[int, LedgerEntry]]] = defaultdict(list)
+        adds: dict[str, list[tuple[int, int, LedgerEntry]]] = defaultdict(list)
         anew = {flow.flow_id for flow in plan.flows if flow.action in REPEATED}
-        for entry in self._added.values():
-            if generation_of(entry["job"])[0] not in anew:
-                adds[entry["job"]].append((self._book.begins[entry["run"]]["epoch"], entry))
+        for run, entry in self._added.items():
+            begin = self._book.begins.get(run, {})
+            if "epoch" in begin and generation_of(entry["job"])[0] not in anew:
+                adds[entry["job"]].append((begin["epoch"], begin["attempt"], entry))
         for job_id, found in adds.items():
             ended = {entry["run"] for entry in self._book.accepted[QUEUE, job_id]}
-            in_order = [entry for _, entry in sorted(found, key=lambda one: one[0])]
-            for before, after in pairwise(in_order):
-                is_same = self._attempt(before) == self._attempt(after)
-                if is_same and before["run"] not in ended and before["remote"] != after["remote"]:
+            for (_, attempt, before), (_, following, after) in pairwise(sorted(found, key=itemgetter(0))):
+                is_same = attempt == following and before["run"] not in ended
+                if is_same and before["remote"] != after["remote"]:
                     yield f"{after['remote']} was added for the attempt that has {before['remote']}"
-
-    def _attempt(self, entry: LedgerEntry) -> int:
-        number: int = self._book.begins[entry["run"]]["attempt"]
-        return number
 
     def _lost(self) -> Iterator[str]:
         """Attempts whose job there was lost, or became a dead letter without a reason."""

@@ -17,7 +17,7 @@ from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.bridged_flows import REMOTE_QUEUE
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
-from tests.chaos.leftovers import late_ends, leftovers
+from tests.chaos.leftovers import late_ends, leftovers, open_work
 from tests.chaos.roles import CONCURRENCY, again
 from tests.chaos.round import WORKERS, Round
 from tests.chaos.size import Size
@@ -97,7 +97,9 @@ def has_settled(played: Round) -> bool:
         return False
     is_over = all(process.is_over for process in played.processes if process.role not in WORKERS)
     has_ended = is_over and all(state.is_terminal for state in states) and not any(counts)
-    return has_ended and not any(late_ends(server.client) for server in played.primaries())
+    return has_ended and not any(
+        late_ends(server.client) or open_work(server.client) for server in played.primaries()
+    )
 
 
 def _states(played: Round) -> list[FlowState]:

@@ -36,6 +36,12 @@ def late_ends(client: Any) -> int:
     return sum(found == ["completed", "failed"] for found in pipeline.execute())
 
 
+def open_work(client: Any) -> bool:
+    """Whether a supervisor still has work, such as a flow that was submitted again after its end."""
+    keys = client.scan_iter(match="glide:{*}:gmo:*", count=1_000)
+    return any(REST.match(key.partition("}:")[2]) and client.ttl(key) == -1 for key in keys)
+
+
 def leftovers(client: Any, queues: Sequence[str]) -> Iterator[str]:
     """What is left in queues that have nothing to do, and keys that are not documented, in sentences."""
     keys = {key for key in client.scan_iter(match="*", count=1_000) if not HOME.match(key)}

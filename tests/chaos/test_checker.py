@@ -57,11 +57,12 @@ def by_node(begin: LedgerEntry) -> LedgerEntry:
 
 
 def accepted_with_inputs(entries: Entries) -> tuple[LedgerEntry, LedgerEntry]:
-    """A node that got a result and has completed, and the begin of the run that made that result."""
+    """A node not behind the bridge that got a result and has completed, and the run that made that result."""
     steered = {entry["flow"] for entry in of_kind(entries, "steered")}
     completed = {entry["run"] for entry in of_kind(entries, "completed") if entry["flow"] not in steered}
     begins = {entry["run"]: entry for entry in of_kind(entries, "begin")}
-    node = next(entry for run, entry in begins.items() if entry["inputs"] and run in completed)
+    ours = [run for run in completed if run in begins and begins[run]["queue"] != QUEUE]
+    node = next(begins[run] for run in sorted(ours) if begins[run]["inputs"])
     return node, begins[next(iter(node["inputs"].values()))]
 
 
@@ -439,6 +440,14 @@ LEFT: list[tuple[tuple[str, ...], str]] = [
     (("SET", "{chasqui:remote}:odd", "1"), "not documented"),
     (("ZADD", "{chasqui:remote}:delayed", "9e14", "x"), "has 1 entries"),
 ]
+
+
+def test_a_round_waits_for_the_work_of_supervisors(played: Round) -> None:
+    client = played.servers[0].client
+    client.zadd("glide:{etl}:gmo:staging", {"x": 9e14})
+    assert not has_settled(played)
+    client.delete("glide:{etl}:gmo:staging")
+    assert has_settled(played)
 
 
 def test_what_is_left_behind(played: Round) -> None:
