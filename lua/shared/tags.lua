@@ -126,8 +126,8 @@ end
 -- Removes jobs from the list of a tag.
 function M.delist(prefix, tag, job_ids)
   local removed = 0
-  L.hashes.slices(#job_ids, function(first, last)
-    removed = removed + redis.call('ZREM', prefix .. 'qx:tag:' .. tag, unpack(job_ids, first, last))
+  L.hashes.slices(#job_ids, function(from, to)
+    removed = removed + redis.call('ZREM', prefix .. 'qx:tag:' .. tag, unpack(job_ids, from, to))
   end)
   if removed > 0 and tonumber(redis.call('ZADD', prefix .. 'qx:tags', 'INCR', -removed, tag)) <= 0 then
     M.recount(prefix, tag)
