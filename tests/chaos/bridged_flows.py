@@ -48,10 +48,12 @@ def _bridged(flow: FlowPlan, share: float, *, may_grow: bool) -> FlowPlan:
     }
 
     def changed(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        return tuple(_changed(step, moved, keeps_keys=may_grow or not moved) for step in steps)
+        return tuple(
+            replace(_changed(step, moved, keeps_keys=may_grow or not moved), grows=changed(step.grows))
+            for step in steps
+        )
 
-    steps = tuple(replace(step, grows=changed(step.grows)) for step in changed(flow.steps))
-    return replace(flow, steps=steps, added=changed(flow.added), mended=changed(flow.mended))
+    return replace(flow, steps=changed(flow.steps), added=changed(flow.added), mended=changed(flow.mended))
 
 
 def _variants(flow: FlowPlan) -> list[Step]:
