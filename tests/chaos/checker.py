@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from glidemq_orchestrate import FlowProducer, JobState, Queue
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
@@ -15,20 +15,13 @@ from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.book import RoundBook, generation_of, place_of
 from tests.chaos.bridged_flows import QUEUE as BRIDGED
 from tests.chaos.bridged_runs import BridgedRuns
+from tests.chaos.histories import Histories
 from tests.chaos.in_process import value_of
-from tests.chaos.model import Allowed, ends
+from tests.chaos.model import Allowed, Excuses, ends
 from tests.chaos.plan import BY_TWO, MENDED, RETRIED, FlowPlan, Plan, Step
 from tests.chaos.spark_tables import Tables
 from tests.chaos.written import Written
 from tests.rule_oracle import EARLY, has_failed
-
-
-class Excuses(TypedDict):
-    """Why nodes may end otherwise than planned, as the model takes it."""
-
-    struck: Collection[str]
-    unfenced: Mapping[str, frozenset[str]]
-    by_hand: Mapping[str, bool]
 
 
 def kept(old: FlowPlan, new: FlowPlan) -> set[str]:
@@ -71,6 +64,7 @@ class Checker:
         self._written, self._tables = Written(self._book), Tables(self._book)
         keeps_all = keeps_leases and not may_lose
         self._bridged = BridgedRuns(self._book, entries, keeps_all=keeps_all)
+        self._histories = Histories(self._book, entries, keeps_all=keeps_all)
 
     def violations(self) -> Iterator[str]:
         """Everything that is wrong, in sentences."""
@@ -96,6 +90,7 @@ class Checker:
                     yield from self._lost(what, text)
                 if name == BRIDGED:
                     yield from self._bridged.progress(queue)
+                yield from self._histories.wrong(queue, name)
 
     def _lost(self, what: str, text: str, count: int = 1) -> Iterator[str]:
         """Something that was acknowledged is gone: a violation, unless servers may lose."""
@@ -140,6 +135,7 @@ class Checker:
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
             if result := results.get(name):
                 yield from self._from_last(place_of(node), result["run"])
+        self._histories.note(planned, found.values())
         self._written.note(planned, found.values(), results)
         self._tables.note(planned, found.values(), results)
         if planned.action in BY_TWO:

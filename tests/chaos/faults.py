@@ -292,11 +292,14 @@ def replace_library(at: Round, chance: random.Random) -> None:
 
 
 def take_jobs_back(at: Round, chance: random.Random) -> None:
-    """Running jobs are taken from their workers, which learn of it later."""
-    with suppress(GlideMQError), Queue(chance.choice(at.world.plan.queues), at.ground.url) as queue:
+    """Running jobs are taken from their workers, which learn of it later, or may end them first."""
+    name, grace = chance.choice(at.world.plan.queues), chance.choice((0, 0, 0.5, 3))
+    with suppress(GlideMQError), Queue(name, at.ground.url) as queue:
         for job in queue.get_jobs(JobState.ACTIVE, limit=3, exclude_data=True):
+            at.ledger.write("take-back", queue=name, job=job.id)
             with suppress(StateError):
-                queue.take_back(job.id)
+                queue.take_back(job.id, grace=grace)
+                at.ledger.write("asked" if grace else "taken-back", queue=name, job=job.id)
 
 
 PROCESSES: Final[Mapping[Fault, int]] = {

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import TypedDict
 
 from tests.chaos.plan import Step
 from tests.rule_oracle import decisions
 
 Allowed = dict[str, frozenset[str]]
+
+
+class Excuses(TypedDict):
+    """Why nodes may end otherwise than planned."""
+
+    struck: Collection[str]
+    unfenced: Mapping[str, frozenset[str]]
+    by_hand: Mapping[str, bool]
 
 
 def ends(

@@ -56,7 +56,7 @@ from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.mutations import VARIABLE
 from tests.chaos.node_worker import node_worker
-from tests.chaos.plan import BY_TWO, FlowPlan, Plan, plan
+from tests.chaos.plan import BY_TWO, FlowPlan, Plan, has_history, plan
 from tests.chaos.spark_flows import QUEUE as SPARK_QUEUE
 from tests.chaos.spark_flows import spark_flows
 from tests.chaos.spark_steps import WORKER
@@ -230,8 +230,9 @@ def submitter(world: World, ledger: Ledger, number: int) -> None:
                 time.sleep(pause * random.Random(flow.flow_id).uniform(0, 1.6))
             for job in world.plan.plain[index * 3 : index * 3 + 3]:
                 options = JobOptions(
-                    job_id=job.job_id, ordering=Ordering(job.key) if job.key else None, attempts=job.attempts
-                )
+                    job_id=job.job_id, ordering=Ordering(job.key) if job.key else None, attempts=job.attempts,
+                    history=has_history(job.job_id),
+                )  # fmt: skip
                 with contextlib.suppress(InvalidJob):  # it was added before
                     again(partial(queues[job.queue].add, job.handler, {"ms": job.ms}, options=options))
                 ledger.write("added", queue=job.queue, job=job.job_id)

@@ -19,7 +19,7 @@ from tests.chaos.checker import Checker
 from tests.chaos.children import Children
 from tests.chaos.leftovers import leftovers
 from tests.chaos.model import ends
-from tests.chaos.plan import FlowPlan, Plain, Plan, Step
+from tests.chaos.plan import FlowPlan, Plain, Plan, Step, has_history
 from tests.chaos.round import Round
 from tests.chaos.size import Size
 from tests.chaos.unfenced import RETURNED, Unfenced
@@ -288,6 +288,25 @@ def ended_by(entries: Entries, error: str) -> None:
     entries.append(begin | {"kind": "end", "run": "another", "error": error, "at": begin["at"] + 2})
 
 
+def recorded(entries: Entries) -> LedgerEntry:
+    """The begin of an attempt behind the bridge at a job that records its history, of a flow left alone."""
+    steered = {entry["flow"] for entry in of_kind(entries, "steered")}
+    begins = [entry for entry in of_kind(entries, "begin") if entry["queue"] == QUEUE]
+    return next(one for one in begins if one["flow"] not in steered and has_history(one["job"]))
+
+
+def started_at_another_time(entries: Entries) -> None:
+    recorded(entries)["activated"] += 1
+
+
+def retried_once_more(entries: Entries) -> None:
+    entries += [recorded(entries) | {"kind": "retrying"} for _ in range(9)]
+
+
+def taken_back(entries: Entries) -> None:
+    entries.append(recorded(entries) | {"kind": "taken-back"})
+
+
 def test_a_ledger_that_shows_a_broken_promise(played: Round) -> None:
     for change, said in [
         (doubled, "ran twice"),
@@ -311,6 +330,9 @@ def test_a_ledger_that_shows_a_broken_promise(played: Round) -> None:
         (added_twice, "was added for the attempt that has"),
         (vanished, "is gone from the queue of ChasquiMQ"),
         (a_dead_letter, "and 1 faults may have taken it"),
+        (started_at_another_time, "does not show that"),
+        (retried_once_more, "times 'retrying', and there were"),
+        (taken_back, "has 0 times 'taken-back', and there were 1"),
     ]:
         entries = [dict(entry) for entry in played.entries]
         change(entries)
@@ -428,6 +450,20 @@ def test_a_progress_that_names_another_job_than_the_one_that_ran(played: Round) 
     client.hset(job, "progress", progress)
 
 
+def test_a_history_that_does_not_add_up(played: Round) -> None:
+    client, job = played.servers[0].client, f"glide:{{{QUEUE}}}:job:{recorded(played.entries)['job']}"
+    history = client.hget(job, "gmo:history")
+    for more, said in [
+        ("1 active x", "starts"),
+        ("1 lost x\n2 lost x", "ways on"),
+        ("1 taken-back x", "and 0 were asked for"),
+        ("1 tracked", "is partial"),
+    ]:
+        client.hset(job, "gmo:history", f"{history}\n{more}")
+        assert any(said in problem for problem in problems(played, played.entries)), said
+    client.hset(job, "gmo:history", history)
+
+
 LEFT: list[tuple[tuple[str, ...], str]] = [
     (("SET", "glide:{etl}:list-active", "2"), "active jobs"),
     (("HSET", "glide:{etl}:group:x", "active", "1"), "counts 1 places"),
@@ -436,7 +472,7 @@ LEFT: list[tuple[tuple[str, ...], str]] = [
     (("SET", "glide:{odd}:id", "1"), "not documented"),
     (("HSET", "glide:{etl}:gmo:grow:x", "a", "1"), "is left"),
     (("SET", "{chasqui:remote}:gmo:handed-over:x", "1-1"), "lives for -1 s"),
-    (("SET", "{chasqui:remote}:result:x", "1", "EX", "7200"), "lives for 7200 s"),
+    (("SET", "{chasqui:remote}:result:x", "1", "EX", "7200"), "longer than 3600 s"),
     (("SET", "{chasqui:remote}:odd", "1"), "not documented"),
     (("ZADD", "{chasqui:remote}:delayed", "9e14", "x"), "has 1 entries"),
 ]
