@@ -53,7 +53,8 @@ class Row:
         python: The version of Python; that of this environment by default.
         server: What the tests use in place of the embedded Valkey: ``redis`` is Debian's Redis 7, else the
             version of another Valkey.
-        without: Tests that are about what the row replaces.
+        without: Tests that are about what the row replaces, or has not.
+        options: More options for pytest.
     """
 
     name: str
@@ -66,9 +67,18 @@ class Row:
     python: str = ""
     server: str = ""
     without: Sequence[str] = ()
+    options: Sequence[str] = ()
 
 
 EMBEDDED: Final = ("tests/server/io/test_data_directory.py", "tests/server/worker/test_owners.py")
+# The data source, Spark Connect and the demo.
+SPARK_4: Final = (
+    *(f"tests/spark/test_source_{name}.py" for name in ("reading", "writing", "stream")),
+    *(
+        f"tests/spark/test_{name}.py"
+        for name in ("connect", "flights_report", "flights_storage", "transforms")
+    ),
+)
 WHOLE: Final = ("tests/unit", "tests/server")
 ROWS: Final = [
     *(
@@ -92,8 +102,16 @@ ROWS: Final = [
         long=["tests/providers/dagster/test_postgres.py"],
     ),
     *(
-        Row(f"pyspark-{release}", ["tests/spark"], installs=SPARK, pins={"pyspark": release, **more})
-        for release, more in (("3.5", {"numpy": "1", "pyarrow": "18"}), ("4.0", {}), ("4.1", {}), ("4.2", {}))
+        Row(f"pyspark-{release}", ["tests/spark"], installs=SPARK, pins={"pyspark": release})
+        for release in ("4.0", "4.1", "4.2")
+    ),
+    Row(
+        "pyspark-3.5",
+        ["tests/spark"],
+        installs=SPARK,
+        pins={"pyspark": "3.5", "numpy": "1", "pyarrow": "18"},
+        without=SPARK_4,
+        options=("-W", "ignore::ResourceWarning", "-W", "ignore:distutils:DeprecationWarning"),
     ),
     Row("valkey-9.0", ["tests/server"], server="9.0.0", without=EMBEDDED),
     Row("redis-7", ["tests/server"], server="redis", without=EMBEDDED),
@@ -186,7 +204,7 @@ def run(row: Row, jobs: int) -> tuple[bool, str]:
             continue
         parallel = [] if more else ["-n", str(jobs)]
         without = [f"--ignore={path}" for path in row.without]
-        words = [python, "-m", "pytest", "-q", "--no-header", *parallel, *without, *tests]
+        words = [python, "-m", "pytest", "-q", "--no-header", *row.options, *parallel, *without, *tests]
         with log.open("a", encoding="utf-8") as file:
             done = subprocess.run(
                 list(map(str, words)), cwd=ROOT, env=environment | more, stdout=file, stderr=file, check=False
