@@ -31,6 +31,8 @@ COMPONENTS: Final = ("api-server", "scheduler", "dag-processor", "triggerer")
 STOP_ORDER: Final = ("triggerer", "scheduler", "dag-processor", "api-server")
 HEALTH_PARTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 LOG_LINES: Final = 30
+SQLITE_SECONDS: Final = 60
+"""How long a process waits for the database file while others write; by default it fails after 5 s."""
 _SECRETS_FILE: Final = "secrets.json"
 _MIGRATED_FILE: Final = "migrated"
 _READS: Final = 3
@@ -201,13 +203,16 @@ class AirflowStack:
 
         Raises:
             WaitTimeout: The run has not ended within ``timeout`` seconds; the message lists the states of its
-                tasks.
+                tasks, and the end of the scheduler's log.
+            AirflowStackError: A component of Airflow has ended.
         """
         for _ in self._polls(timeout):
             if (state := self.dag_run_state(dag_id, run_id)) in ("success", "failed"):
                 return state
+            self._refuse_ended()
         raise WaitTimeout(
-            f"{dag_id} {run_id} has not ended in {timeout:.0f} s: {self.task_states(dag_id, run_id)}"
+            f"{dag_id} {run_id} has not ended in {timeout:.0f} s: {self.task_states(dag_id, run_id)}; the "
+            f"end of the scheduler's log:\n{self._tail('scheduler')}"
         )
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
@@ -222,12 +227,14 @@ class AirflowStack:
 
         Raises:
             WaitTimeout: The task reached none of them within ``timeout`` seconds.
+            AirflowStackError: A component of Airflow has ended.
         """
         state: str | None = None
         for _ in self._polls(timeout):
             state = self.task_states(dag_id, run_id).get(task_id)
             if state is not None and state in states:
                 return state
+            self._refuse_ended()
         raise WaitTimeout(f"{dag_id}.{task_id} is {state} after {timeout:.0f} s, not {' or '.join(states)}")
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
@@ -271,7 +278,7 @@ class AirflowStack:
             "CORE__FERNET_KEY": kept["fernet"],
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "CORE__TEST_CONNECTION": "Enabled",
-            "DATABASE__SQL_ALCHEMY_CONN": self._database or f"sqlite:///{self.home}/airflow.db",
+            "DATABASE__SQL_ALCHEMY_CONN": self._database or self._sqlite,
             "API__HOST": "127.0.0.1",
             "API__PORT": str(self._port),
             "API__WORKERS": "1",
@@ -299,6 +306,10 @@ class AirflowStack:
             **{f"AIRFLOW__{name}": value for name, value in options.items()},
             **connections,
         }
+
+    @property
+    def _sqlite(self) -> str:
+        return f"sqlite:///{self.home}/airflow.db?timeout={SQLITE_SECONDS}"
 
     def _migrate(self, version: str) -> None:
         marker = self.home / _MIGRATED_FILE
@@ -334,14 +345,17 @@ class AirflowStack:
     def _wait_until_healthy(self, until: float) -> None:
         health: Any = "no response"
         for _ in self._polls(until - time.monotonic()):
-            for component, process in self._processes.items():
-                if process.poll() is not None:
-                    raise AirflowStackError(f"airflow {component} has ended:\n{self._tail(component)}")
+            self._refuse_ended()
             status, health = self._request("GET", "/api/v2/monitor/health")
             if status == http.client.OK and all(health[part]["status"] == "healthy" for part in HEALTH_PARTS):
                 return
         tails = "\n".join(f"{component}:\n{self._tail(component)}" for component in self._components)
         raise AirflowStackError(f"Airflow is not healthy: {health}\n{tails}")
+
+    def _refuse_ended(self) -> None:
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise AirflowStackError(f"airflow {name} has ended:\n{self._tail(name)}")
 
     def _tail(self, name: str) -> str:
         with contextlib.suppress(OSError):

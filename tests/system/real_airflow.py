@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
+from glidemq_orchestrate.lifeline.lifeline import lifeline
 from tests.processes import lasting
 
 HERE: Final = Path(__file__).parent
@@ -28,8 +29,10 @@ class Airflow(AirflowStack):
 
     def kill(self, component: str) -> None:
         """SIGKILL a component and all that it has started."""
-        os.killpg(self.pids[component], signal.SIGKILL)
-        self._processes[component].wait()
+        process = self._processes.pop(component)  # from now on, it is not missed
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        lifeline.forget(process.pid)
 
     def pause(self, component: str) -> None:
         """SIGSTOP a component and all that it has started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -60,6 +61,21 @@ def test_nothing_is_left_of_a_start_that_failed(tmp_path: Path, monkeypatch: pyt
     left = children(stack.home)
     assert len(left) == 4
     assert gone(left)
+
+
+def test_a_wait_names_the_component_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_python(tmp_path, monkeypatch)
+    monkeypatch.setattr(AirflowStack, "_wait_until_healthy", lambda *_: None)
+    monkeypatch.setattr(AirflowStack, "_ask", lambda *_: {"access_token": "t"})
+    monkeypatch.setattr(AirflowStack, "dag_run_state", lambda *_: "queued")
+    monkeypatch.setattr(AirflowStack, "task_states", lambda *_: {})
+    with AirflowStack(tmp_path / "home", tmp_path) as stack:
+        (stack.home / "scheduler.log").write_text("database is locked\n")
+        os.killpg(stack.pids["scheduler"], signal.SIGKILL)
+        with pytest.raises(AirflowStackError, match="airflow scheduler has ended:\ndatabase is locked"):
+            stack.wait_for_run("nightly", "r", timeout=30)
+        with pytest.raises(AirflowStackError, match="airflow scheduler has ended"):
+            stack.wait_for_task("nightly", "r", "flow", ["success"], timeout=30)
 
 
 def test_nothing_is_left_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
