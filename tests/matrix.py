@@ -30,6 +30,7 @@ CORE: Final = ".[embedded,hiredis,graph,otel]"
 AIRFLOW: Final = "providers/airflow[messaging,openlineage]"
 DAGSTER: Final = "providers/dagster"
 SPARK: Final = (".[embedded,hiredis,graph,otel,spark,iceberg,pipes,demo]", DAGSTER)
+WITHOUT_DEMO: Final = (".[embedded,hiredis,graph,otel,spark,iceberg,pipes]", DAGSTER)
 SYSTEM: Final = [
     *(f"tests/system/test_airflow_{name}.py" for name in ("flow", "task_group", "named", "events")),
     "tests/providers/airflow/task_groups/test_run.py",
@@ -110,8 +111,8 @@ ROWS: Final = [
     Row(
         "pyspark-3.5",
         ["tests/spark"],
-        installs=SPARK,
-        pins={"pyspark": "3.5", "numpy": "1", "pyarrow": "18"},
+        installs=WITHOUT_DEMO,
+        pins={"pyspark": "3.5", "numpy": "1", "pyarrow": "18", "matplotlib": "3"},
         without=SPARK_4,
         options=(*UNCLOSED, "-W", "ignore:distutils:DeprecationWarning"),
     ),
