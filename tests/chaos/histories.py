@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Final
 
 from glidemq_orchestrate import Queue
@@ -86,7 +87,9 @@ class Histories:
         if self._has_node_workers and place[0] != QUEUE:
             return
         kinds = Counter(entry.kind for entry in history)
-        left, ended = sum(kinds[kind] for kind in LEFT), sum(kinds[kind] for kind in ENDS)
+        # A node that runs starts over when one before it is rerun: its attempt has lost the lease.
+        replaced = sum((one.kind, after.kind) == ("active", "retried") for one, after in pairwise(history))
+        left, ended = replaced + sum(kinds[kind] for kind in LEFT), sum(kinds[kind] for kind in ENDS)
         if not left <= kinds["active"] <= left + ended:
             yield f"has {kinds['active']} starts, {left} ways on and {ended} ends"
         if history.is_partial:

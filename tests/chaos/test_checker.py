@@ -455,12 +455,15 @@ def test_a_history_that_does_not_add_up(played: Round) -> None:
     history = client.hget(job, "gmo:history")
     for more, said in [
         ("1 active x", "starts"),
+        ("1 active x\n2 active x\n3 retried", "starts"),
         ("1 lost x\n2 lost x", "ways on"),
         ("1 taken-back x", "and 0 were asked for"),
         ("1 tracked", "is partial"),
     ]:
         client.hset(job, "gmo:history", f"{history}\n{more}")
         assert any(said in problem for problem in problems(played, played.entries)), said
+    client.hset(job, "gmo:history", f"{history}\n1 active x\n2 retried")
+    assert problems(played, played.entries) == []
     client.hset(job, "gmo:history", history)
 
 
