@@ -42,14 +42,13 @@ class BroadcastOperations:
         Args:
             subject: Such as ``orders.new``.
             data: JSON, at most 1 MiB encoded.
-            options: Attempts, custom id, time to live, and so on.
+            options: Attempts, ``job_id``, time to live, and so on.
             keywords: Single options that override those in ``options``; see ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A value is not valid, or priority or LIFO is set.
                 Nothing was published.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
-                options.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a ``job_id``.
         """
         return self._publish(subject, data, with_keywords(options, keywords))
 

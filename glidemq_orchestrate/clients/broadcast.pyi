@@ -30,14 +30,13 @@ class BroadcastOperations:
         Args:
             subject: Such as ``orders.new``.
             data: JSON, at most 1 MiB encoded.
-            options: Attempts, custom id, time to live, and so on.
+            options: Attempts, ``job_id``, time to live, and so on.
             keywords: Single options that override those in ``options``; see ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A value is not valid, or priority or LIFO is set.
                 Nothing was published.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
-                options.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a ``job_id``.
         """
 
     def _publish(self, subject: str, data: JsonLike, options: JobOptions) -> Op[JobId]: ...
@@ -96,14 +95,13 @@ class Broadcast(SyncFacade):
         Args:
             subject: Such as ``orders.new``.
             data: JSON, at most 1 MiB encoded.
-            options: Attempts, custom id, time to live, and so on.
+            options: Attempts, ``job_id``, time to live, and so on.
             keywords: Single options that override those in ``options``; see ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A value is not valid, or priority or LIFO is set.
                 Nothing was published.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
-                options.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a ``job_id``.
         """
 
     def subscriptions(self) -> list[SubscriptionInfo]:
@@ -161,14 +159,13 @@ class AsyncBroadcast(AsyncFacade):
         Args:
             subject: Such as ``orders.new``.
             data: JSON, at most 1 MiB encoded.
-            options: Attempts, custom id, time to live, and so on.
+            options: Attempts, ``job_id``, time to live, and so on.
             keywords: Single options that override those in ``options``; see ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A value is not valid, or priority or LIFO is set.
                 Nothing was published.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
-                options.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a ``job_id``.
         """
 
     async def subscriptions(self) -> list[SubscriptionInfo]:

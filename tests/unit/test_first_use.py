@@ -7,9 +7,10 @@ import sys
 import threading
 from pathlib import Path
 
+import networkx
 import pytest
 
-from glidemq_orchestrate.flows.forms.file import FlowFile, validated
+from glidemq_orchestrate.flows.forms.file import FlowFile, validated, write_graph
 from glidemq_orchestrate.foundation.importing import _ONE_AT_A_TIME
 
 RACE = """
@@ -144,11 +145,11 @@ def test_nothing_is_imported_once_the_driver_is_there() -> None:
     assert done.stdout.split() == ["[]"] * 3, done.stdout
 
 
-def test_nobody_forks_while_a_flow_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its first use pydantic locks what it makes, and a child that is forked then waits for ever."""
+def test_nobody_forks_while_a_library_is_used_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At their first use pydantic and networkx lock what they make: a child forked then waits for ever."""
     free: list[bool] = []
 
-    def check(wire: object) -> None:
+    def check(*_: object, **__: object) -> None:
         thread = threading.Thread(target=lambda: free.append(_ONE_AT_A_TIME.acquire(timeout=0.1)))
         thread.start()
         thread.join()
@@ -156,3 +157,7 @@ def test_nobody_forks_while_a_flow_is_checked(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(FlowFile, "model_validate", check)
     validated({"name": "n"})
     assert free == [False]
+
+    monkeypatch.setattr(networkx, "DiGraph", check)
+    write_graph([], {})
+    assert free == [False, False]

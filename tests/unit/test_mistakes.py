@@ -61,6 +61,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: NewJob("load", retries=3),  # type: ignore[call-arg]
         "there is no option 'retries'; did you mean 'attempts'?",
     ),
+    "a keyword with the name of what it gives": (
+        lambda: NewJob("load", custom_id="load-1"),  # type: ignore[call-arg]
+        "there is no option 'custom_id'; did you mean 'job_id'?",
+    ),
     "an argument of another tool": (
         lambda: FlowNode("load", depends_on=["extract"]),  # type: ignore[call-arg]
         "there is no option 'depends_on'; did you mean 'after'?",

@@ -33,17 +33,16 @@ class AddingOperations(QueueOperationsBase):
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
-            options: Attempts, delay, priority, custom id, and so on.
+            options: Attempts, delay, priority, ``job_id``, and so on.
             keywords: Single options that override those in ``options``: ``attempts=3, delay=10``. See
                 ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
-            InvalidJob: The name is empty, an option is not valid, or the custom id is in use; nothing was
+            InvalidJob: The name is empty, an option is not valid, or the ``job_id`` is in use; nothing was
                 added.
             JobSkipped: It is a duplicate according to ``deduplication``; nothing was added.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
-                options.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a ``job_id``.
             NotConfirmed: The job was added, but the confirmation required by ``confirm`` did not arrive in
                 time.
         """
@@ -60,14 +59,14 @@ class AddingOperations(QueueOperationsBase):
         Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
 
         Returns:
-            The id of each job, in order; None for a job that was not added because its custom id is in use or
+            The id of each job, in order; None for a job that was not added because its ``job_id`` is in use or
             it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have custom
-                ids.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have a
+                ``job_id``.
             NotConfirmed: The jobs were added, but the confirmation required by ``confirm`` did not arrive in
                 time.
         """

@@ -312,10 +312,10 @@ def write_graph(nodes: Sequence[NamedNode], about: Mapping[str, Any]) -> nx.DiGr
     try:
         with importing():
             import networkx as nx
+
+            graph: nx.DiGraph[str] = nx.DiGraph(**about)  # at its first use networkx compiles under a lock
     except ImportError as exc:
         raise ConfigurationError("graphs need networkx: pip install 'glidemq-orchestrate[graph]'") from exc
-
-    graph: nx.DiGraph[str] = nx.DiGraph(**about)
     for node in nodes:
         attributes = {key: value for key, value in without_defaults(node) if key not in ("name", "after")}
         graph.add_node(node.name, **attributes)
