@@ -19,9 +19,10 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-# What takes longest comes first. Whole systems run one at a time, and so does Spark: its session is shared,
-# except by steps and programs that start a driver of their own.
+# What takes longest comes first. Whole systems run one at a time. Spark has two sessions, each for about half
+# of its tests; steps and programs that start a driver of their own run beside them.
 OWN_DRIVERS: Final = ("tests/spark/hosts/", "tests/spark/submit/")
+TABLES: Final = ("tests/spark/iceberg/", "tests/spark/published/", "tests/spark/test_sharing.py")
 SYSTEMS: Final = (
     "tests/system/test_demo.py",
     "tests/system/test_airflow_flow.py",
@@ -29,8 +30,8 @@ SYSTEMS: Final = (
     "tests/providers/airflow/test_airflow_stack.py",
 )
 FIRST: Final = (
-    *OWN_DRIVERS, "tests/spark/", *SYSTEMS, "tests/properties/", "tests/server/testing/", "tests/chaos/",
-    "tests/server/lua/", "tests/typing/",
+    *TABLES, "tests/spark/test_", *OWN_DRIVERS, *SYSTEMS, "tests/properties/", "tests/server/testing/",
+    "tests/chaos/", "tests/server/lua/", "tests/typing/",
 )  # fmt: skip
 SERVER: Final = re.compile(r"[\[-](valkey|redis7|cluster)[\]-]")
 
@@ -42,6 +43,8 @@ def group_of(nodeid: str) -> str:
         return "systems"
     if path.startswith(OWN_DRIVERS):
         return "spark with other drivers"
+    if path.startswith(TABLES):
+        return "spark with tables"
     if path.startswith("tests/spark/"):
         return "spark"
     if path.startswith("tests/server/lua/") and (server := SERVER.search(name)):
