@@ -161,8 +161,8 @@ class Queue(SyncFacade):
         Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
 
         Returns:
-            The id of each job, in order; None for a job that was not added because its ``job_id`` is in use or
-            it is a duplicate.
+            The id of each job, in order; None for a job that was not added because its ``job_id`` is in use
+            or it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
@@ -940,8 +940,8 @@ class AsyncQueue(AsyncFacade):
         Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
 
         Returns:
-            The id of each job, in order; None for a job that was not added because its ``job_id`` is in use or
-            it is a duplicate.
+            The id of each job, in order; None for a job that was not added because its ``job_id`` is in use
+            or it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.

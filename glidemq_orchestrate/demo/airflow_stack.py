@@ -37,7 +37,8 @@ _SECRETS_FILE: Final = "secrets.json"
 _MIGRATED_FILE: Final = "migrated"
 _READS: Final = 3
 _POLL_SECONDS: Final = 0.25
-_BUSY_SECONDS: Final = 30.0
+_REPLY_SECONDS: Final = SQLITE_SECONDS + 15
+_BUSY_SECONDS: Final = 2 * _REPLY_SECONDS
 _ACCEPTED: Final = (http.client.OK, http.client.CREATED)
 
 
@@ -191,6 +192,7 @@ class AirflowStack:
             if status not in (0, http.client.INTERNAL_SERVER_ERROR):
                 break
             has_failed = True
+            self._refuse_ended()
         raise AirflowStackError(f"DAG {dag_id} cannot be started: {status} {reply}")
 
     def dag_run_state(self, dag_id: str, run_id: str) -> str:
@@ -392,13 +394,13 @@ class AirflowStack:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_REPLY_SECONDS)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read().decode()
-        except (OSError, http.client.HTTPException):
-            return 0, None
+        except (OSError, http.client.HTTPException) as exc:
+            return 0, f"no response: {exc!r}"
         finally:
             connection.close()
         return response.status, json.loads(text) if text[:1] in ("{", "[") else text

@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-import networkx
+import networkx as nx
 import pytest
 
 from glidemq_orchestrate.flows.forms.file import FlowFile, validated, write_graph
@@ -158,6 +158,6 @@ def test_nobody_forks_while_a_library_is_used_for_the_first_time(monkeypatch: py
     validated({"name": "n"})
     assert free == [False]
 
-    monkeypatch.setattr(networkx, "DiGraph", check)
+    monkeypatch.setattr(nx, "DiGraph", check)
     write_graph([], {})
     assert free == [False, False]

@@ -59,8 +59,8 @@ class AddingOperations(QueueOperationsBase):
         Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
 
         Returns:
-            The id of each job, in order; None for a job that was not added because its ``job_id`` is in use or
-            it is a duplicate.
+            The id of each job, in order; None for a job that was not added because its ``job_id`` is in use
+            or it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
