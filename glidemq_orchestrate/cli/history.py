@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from glidemq_orchestrate.clients.queue import JobHistory
+
+PARTIAL: Final = "(entries may be missing; jobs with the option history record all)"
 
 
 def history_lines(history: JobHistory) -> str:
@@ -11,4 +15,4 @@ def history_lines(history: JobHistory) -> str:
         f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S.%f}"[:-3] + f"  {entry.kind} {entry.detail}".rstrip()
         for entry in history
     ]
-    return "\n".join([*lines, "(entries may be missing)"] if history.is_partial else lines)
+    return "\n".join([*lines, PARTIAL] if history.is_partial else lines)

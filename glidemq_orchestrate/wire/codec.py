@@ -190,6 +190,10 @@ def _message(exc: Exception, value: JsonLike) -> str:
     text = str(exc)
     if text.startswith("Object of type date"):  # also datetime; YAML reads an unquoted date as one
         return f"{text}. Fix: write it as text, in YAML in quotes"
+    if isinstance(exc, UnicodeError):
+        return "a text has half of a surrogate pair. Fix: text.encode('utf-8', 'replace').decode()"
+    if text == "Circular reference detected":
+        return "it contains itself. Fix: leave that out"
     return _not_finite(value) or text if text.startswith("Out of range float") else text
 
 

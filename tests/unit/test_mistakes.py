@@ -93,6 +93,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: written(options={"attempts": "three"}),
         "node load: options.attempts: 'three' is not a whole number",
     ),
+    "a kind for a backoff in a file": (
+        lambda: written(options={"backoff": "exponential"}),
+        "node load: options.backoff: must be like {kind: exponential, delay: 10}, got 'exponential'",
+    ),
     "a number for a backoff in a file": (
         lambda: written(options={"backoff": 5}),
         "node load: options.backoff: must be like {delay: 5}, got 5",

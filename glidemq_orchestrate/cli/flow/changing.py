@@ -35,7 +35,7 @@ from glidemq_orchestrate.cli.shell import (
     reports_errors,
 )
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
-from glidemq_orchestrate.flows.status import FlowState
+from glidemq_orchestrate.flows.status import FlowState, NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
@@ -170,8 +170,11 @@ def retry(
         flow = flows.get(flow_id)
         status = flow.status()
         before = status.state
+        kept: Sequence[str] = ()
         if group is None:
-            failed = [node.name for node in flow.nodes() if node.state is JobState.FAILED]
+            nodes = flow.nodes()
+            failed = [node.name for node in nodes if node.state is JobState.FAILED]
+            kept = _ran_after_failures(nodes)
             flow.retry_failed(generation=generation)
             changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
         else:
@@ -181,9 +184,26 @@ def retry(
         if not as_json:
             if changed or group is None:
                 print_text(changed_line("Run again", changed) if changed else _unchanged(flow.id, before))
+            if changed and kept:
+                errors.print(
+                    changed_line("Kept, although a node before them did not complete", kept)
+                    + f". To run them again too: glidemq flow rerun {flow.id} {kept[0]}",
+                    markup=False, highlight=False, soft_wrap=True,
+                )  # fmt: skip
             if changed and (advice := _task_to_clear(status.labels)):
                 errors.print(advice, markup=False, highlight=False, soft_wrap=True)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)
+
+
+def _ran_after_failures(nodes: Sequence[NodeStatus]) -> Sequence[str]:
+    """The completed nodes after one that did not complete: their rule or its ``on_failure`` allowed it."""
+    states = {node.name: node.state for node in nodes}
+    return [
+        node.name
+        for node in nodes
+        if node.state is JobState.COMPLETED
+        and any(states.get(name, JobState.COMPLETED) is not JobState.COMPLETED for name in node.after)
+    ]
 
 
 def _unchanged(flow_id: str, state: FlowState) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import typer
@@ -26,6 +27,8 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
+from glidemq_orchestrate.flows.status import NodeStatus
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
@@ -104,6 +107,7 @@ def failures(
 
 COUNTS: Final = ("attempts", "reruns", "lost_attempts")  # shown if not 0
 INPUTS_SHOWN: Final = 20
+A_SECOND: Final = timedelta(seconds=1)
 LOG_LINES: Final = 100
 SHOWN_CHARACTERS: Final = 500
 _MORE: Final = "; --full shows all"
@@ -120,6 +124,7 @@ def node(
 ) -> None:
     """Show a node: its data, inputs, result, attempts, times, reason, history and last log lines.
 
+    An input that ended again after the last run of the node is marked as later (--json: later_inputs).
     The output contains data and results, which may be confidential.
     """
     with FlowProducer(url, prefix=prefix) as flows:
@@ -127,21 +132,35 @@ def node(
         node = flow.node(name)
         wanted = node.after if full or as_json else node.after[:INPUTS_SHOWN]
         inputs, waits = dict(flow.results(wanted)), flow.waits([node])
+        later = {one.name for one in flow.nodes(wanted) if has_ended_since(one, node)}
     with Queue(node.queue, url, prefix=prefix) as queue:
         job = queue.get_job(node.job_id, lenient=True)
         logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
         history = queue.history(node.job_id)
     row = asdict(node) | {
-        "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "history": history,
-        "logs": logs.lines,
+        "seconds": node.seconds, "data": job.data,
+        "inputs": {name: value for name, value in inputs.items() if name not in later},
+        "later_inputs": {name: value for name, value in inputs.items() if name in later},
+        "result": job.result, "history": history, "logs": logs.lines,
     }  # fmt: skip
     if as_json:
         print_json(row | {"wait": wait_json(waits, node)})
         return
     row |= {"history": history_lines(history)} | ({"waits": str(waits[name])} if name in waits else {})
+    if node.state is JobState.COMPLETED and node.reason:
+        row |= {"reason": f"{node.reason} (an earlier attempt)"}
     console.print(details(row, full=full))
     if len(wanted) < len(node.after):
         console.print(f"{len(node.after) - len(wanted):,} more inputs; --full shows all", style="dim")
+
+
+def has_ended_since(dependency: NodeStatus, node: NodeStatus) -> bool:
+    """Whether a dependency has ended, again or at last, after the last run of a node: that had another input.
+
+    By the clocks of two workers, so only after a second.
+    """
+    began, ended, changed = node.started_at, node.finished_at, dependency.finished_at
+    return bool(began and ended and changed and changed > max(began + A_SECOND, ended))
 
 
 def details(row: Mapping[str, Any], *, full: bool) -> Table:
@@ -153,9 +172,11 @@ def details(row: Mapping[str, Any], *, full: bool) -> Table:
         is_empty = value in (None, "", [], {}, ()) or value is False or (value == 0 and name in COUNTS)
         if is_empty and name not in ("data", "result"):
             continue
-        if isinstance(value, Mapping) and name == "inputs":
+        if isinstance(value, Mapping) and name in ("inputs", "later_inputs"):
             for key, part in value.items():
-                table.add_row(f"input {key}", Text(short(part, None if full else SHOWN_CHARACTERS, _MORE)))
+                text = short(part, None if full else SHOWN_CHARACTERS, _MORE)
+                about = "" if name == "inputs" else " (later than this run, which did not have it)"
+                table.add_row(f"input {key}", Text(text + about))
             continue
         if name == "seconds":  # from when a worker received the job; it may have held it back
             value = f"≤ {value}"  # noqa: PLW2901

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate.foundation.durations import from_text
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.suggestions import nearest
 from glidemq_orchestrate.foundation.texts import described, plain
@@ -186,7 +187,6 @@ _NUMBERS: Final = {
     "float_type": "number",
 }
 _CONTAINERS: Final = ("dataclass_type", "list_type")
-_EXAMPLES: Final[Mapping[str | int, str]] = {"backoff": "{delay: %s}", "after": "[%s]"}
 Place = Sequence[str | int]
 
 
@@ -255,13 +255,23 @@ def _why(fault: Any, place: Place, fields: Mapping[str, Sequence[str]]) -> str:
         return "is missing"
     if kind in _DURATIONS:
         return f"{_shown(value)} is not a duration. Fix: use seconds, 5m or PT5M"
-    if place and place[-1] in _EXAMPLES and kind in _CONTAINERS and isinstance(value, str | int | float):
-        return f"must be like {_EXAMPLES[place[-1]] % value}, got {_shown(value)}"
+    if place and kind in _CONTAINERS and (example := _example(place[-1], value)):
+        return f"must be like {example}, got {_shown(value)}"
     if kind in _NUMBERS:
         return f"{_shown(value)} is not a {_NUMBERS[kind]}"
     message = plain(str(fault["msg"]))
     message = message[:1].lower() + message[1:]
     return f"{message}, got {_shown(value)}" if isinstance(value, str | int | float) else message
+
+
+def _example(field: str | int, value: object) -> str:
+    """How to write this value of a field that holds more than a value; empty where that is not known."""
+    if not isinstance(value, str | int | float):
+        return ""
+    if field == "backoff":
+        is_delay = not isinstance(value, str) or from_text(value) is not None
+        return f"{{delay: {value}}}" if is_delay else "{kind: exponential, delay: 10}"
+    return f"[{value}]" if field == "after" else ""
 
 
 def _unknown(place: Place, fields: Mapping[Any, Sequence[str]]) -> str:

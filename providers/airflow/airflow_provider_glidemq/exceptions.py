@@ -36,8 +36,9 @@ RESTART_ADVICE: Final = "To run the whole flow again: glidemq flow restart {0}, 
 def again(flow_id: str) -> str:
     """Advice on how to run a flow again after its task has failed."""
     return (
-        "Once the cause is fixed, clear this task: the nodes that did not complete, and those after "
-        "them, run again. " + RESTART_ADVICE.format(flow_id)
+        "Once the cause is fixed, clear this task: the nodes that did not complete run again, and if the "
+        "flow was changed, also the changed nodes and those after them. The others keep their results. "
+        + RESTART_ADVICE.format(flow_id)
     )
 
 

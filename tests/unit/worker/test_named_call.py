@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -279,6 +280,13 @@ def test_a_module_that_is_not_installed_is_told_with_a_fix(work: str, tmp_path: 
             run_function(job({"callable": f"{module}:load"}, module))
 
 
+class Later:
+    """As a coroutine that was not awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        yield None
+
+
 class Single:
     """As numpy has a single bool."""
 
@@ -306,13 +314,20 @@ NOT_JSON: list[tuple[Any, str]] = [
         r"the value at \['rows'\]\[0\]\['day'\] is of type datetime\.datetime\. Convert it by str",
     ),
     ((1, {2}), r"the value at \[1\] is of type set\. Convert it by sorted"),
-    ({"x": {7: 1}}, r"a key of \['x'\] is of type int\. Convert it by int"),
+    ({"x": {7: 1}}, r"a key of \['x'\] is of type int\. Convert it by str\(\.\.\.\)$"),
+    ({(1, 2): 3}, r"a key is of type tuple\. Convert it by str\(\.\.\.\)$"),
+    (
+        {"file": PurePath("a")},
+        r"the value at \['file'\] is of type pathlib\..*\. Convert it by str\(\.\.\.\)$",
+    ),
+    ([Later()], r"the value at \[0\] is of type .*\. Await it$"),
+    ({"a": "\ud800"}, r"a text has half of a surrogate pair\. Fix: text\.encode"),
     ([Single()], r"the value at \[0\] is of type .*\.Single\. Convert it by \.item\(\)"),
     ({"a": object()}, r"the value at \['a'\] is of type object\. Write it elsewhere$"),
     ({"a": [float("nan")]}, r"the value at \['a'\]\[0\] is NaN\. Fix: replace it with None$"),
     ([Decimal("NaN")], r"the value at \[0\] is of type decimal\.Decimal\. Replace it with None$"),
     ([NAType()], r"the value at \[0\] is of type .*\.NAType\. Replace it with None$"),
-    (CIRCULAR, r"\. Write it elsewhere$"),
+    (CIRCULAR, r"it contains itself\. Fix: leave that out$"),
 ]
 
 

@@ -32,7 +32,7 @@ def log_begun(log: Any, begun: Beginning | None, flow: Flow, nodes: int) -> None
     )  # fmt: skip
     if how == "retry_failed" and begun.last and state in (FlowState.FAILED, FlowState.CANCELLED):
         log.info(
-            "%d of %d nodes had completed: their results are kept, unless the nodes were changed. The others "
-            "run again. %s",
+            "%d of %d nodes had completed: they keep their results, except changed nodes and those after "
+            "them. The others run again. %s",
             begun.last.completed, begun.last.total, RESTART_ADVICE.format(flow.id),
         )  # fmt: skip

@@ -77,4 +77,4 @@ def test_the_log_of_a_repair_says_how_many_nodes_are_kept(
     valkey.gate.set()
     monkeypatch.setattr(made.log, "info", lambda text, *args: told.append(text % args))
     made.execute(context(**RETRIED))
-    assert any(line.startswith("1 of 2 nodes had completed: their results are kept") for line in told)
+    assert any(line.startswith("1 of 2 nodes had completed: they keep their results") for line in told)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowProducer
+from glidemq_orchestrate import FlowProducer, FlowSpec, JobOptions, Rule
+from tests.builders import node
 from tests.server.cli.flow.conftest import Glidemq, fan
+
+if TYPE_CHECKING:
+    from tests.conftest import RunWorker
 
 
 @pytest.mark.usefixtures("worker")
@@ -46,6 +53,46 @@ def test_a_node_is_shown_with_its_inputs_result_and_logs(glidemq: Glidemq, file:
     assert one["inputs"]["clean[3]"] == 1
     assert one["attempts"] == 1
     assert "input clean[11]" in glidemq("flow", "node", "n2", "report").stdout
+
+
+def test_what_ran_because_of_a_failure_is_kept_and_its_inputs_are_those_it_had(
+    glidemq: Glidemq, url: str, run_worker: RunWorker
+) -> None:
+    is_mended = threading.Event()
+
+    def work(ctx: Any) -> Any:
+        if ctx.node == "bad" and not is_mended.is_set():
+            raise ValueError("no such day")
+        if ctx.node == "good" and ctx.attempt == 1:
+            raise ValueError("too early")
+        return sum(ctx.inputs.values()) if ctx.node == "total" else 1
+
+    run_worker(["etl"], {"work": work})
+    with FlowProducer(url) as flows:
+        spec = FlowSpec(
+            "n",
+            [
+                node("good", options=JobOptions(attempts=2)),
+                node("bad"),
+                node("total", "good", "bad", rule=Rule.ALL_DONE),
+            ],
+        )
+        flows.submit(spec, flow_id="stale").wait()
+        time.sleep(1.1)  # the times of two workers are compared to the second
+        is_mended.set()
+        again = glidemq("flow", "retry", "stale")
+        assert (again.exit_code, again.stdout.splitlines()[0]) == (0, "Run again: bad")
+        kept = "Kept, although a node before them did not complete: total. To run them again too: "
+        assert f"{kept}glidemq flow rerun stale total" in again.stderr
+        shown = " ".join(glidemq("flow", "node", "stale", "total").stdout.split())
+        assert "input bad 1 (later than this run, which did not have it)" in shown
+        one = json.loads(glidemq("flow", "node", "stale", "total", "--json").stdout)
+        assert (one["result"], one["inputs"], one["later_inputs"]) == (1, {"good": 1}, {"bad": 1})
+        shown = " ".join(glidemq("flow", "node", "stale", "good").stdout.split())
+        assert "reason ValueError: too early (an earlier attempt)" in shown
+        assert glidemq("flow", "rerun", "stale", "total").exit_code == 0
+        one = json.loads(glidemq("flow", "node", "stale", "total", "--json").stdout)
+        assert (one["result"], one["inputs"], one["later_inputs"]) == (2, {"good": 1, "bad": 1}, {})
 
 
 @pytest.mark.usefixtures("worker")
