@@ -125,6 +125,22 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: submitted(FlowNode("load", on_failure="ignor")),
         "on_failure 'ignor' is unknown; did you mean 'ignore'?",
     ),
+    "a rule with a typing error in a file": (
+        lambda: written(rule="one_fail"),
+        "node load: rule: 'one_fail' is unknown; did you mean 'one_failed'?",
+    ),
+    "a policy with a typing error in a file": (
+        lambda: written(on_failure="ignor"),
+        "node load: on_failure: 'ignor' is unknown; did you mean 'ignore'?",
+    ),
+    "a kind of backoff with a typing error in a file": (
+        lambda: written(options={"backoff": {"kind": "exponentiel"}}),
+        "node load: options.backoff.kind: 'exponentiel' is unknown; did you mean 'exponential'?",
+    ),
+    "a word for no rule in a file": (
+        lambda: written(rule="sometimes"),
+        "node load: rule: must be 'all_success', 'all_failed', 'all_done'",
+    ),
     "a date in the data": (
         lambda: submitted(FlowNode("load", data={"day": date(2026, 1, 1)})),  # type: ignore[dict-item]
         "Object of type date is not JSON serializable. Fix: write it as text, in YAML in quotes",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.foundation.durations import from_text
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.suggestions import nearest
+from glidemq_orchestrate.foundation.suggestions import did_you_mean, nearest
 from glidemq_orchestrate.foundation.texts import described, plain
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ _NUMBERS: Final = {
     "float_type": "number",
 }
 _CONTAINERS: Final = ("dataclass_type", "list_type")
+_CHOICES: Final = ("enum", "literal_error")
 Place = Sequence[str | int]
 
 
@@ -259,6 +260,15 @@ def _why(fault: Any, place: Place, fields: Mapping[str, Sequence[str]]) -> str:
         return f"must be like {example}, got {_shown(value)}"
     if kind in _NUMBERS:
         return f"{_shown(value)} is not a {_NUMBERS[kind]}"
+    return _not_allowed(fault, value)
+
+
+def _not_allowed(fault: Any, value: object) -> str:
+    """The nearest of the words that are allowed there, if one is near; else what the model has found."""
+    if fault["type"] in _CHOICES:
+        words = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
+        if near := did_you_mean(value, words):
+            return f"{_shown(value)} is unknown{near}"
     message = plain(str(fault["msg"]))
     message = message[:1].lower() + message[1:]
     return f"{message}, got {_shown(value)}" if isinstance(value, str | int | float) else message
