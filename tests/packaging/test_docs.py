@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from glidemq_orchestrate import (
     ConnectionSettings,
@@ -30,6 +31,7 @@ from glidemq_orchestrate import (
     Worker,
     errors,
 )
+from glidemq_orchestrate.flows.forms.file import OptionsFile
 from tests.command_line import glidemq_problems
 
 if TYPE_CHECKING:
@@ -252,6 +254,16 @@ def test_the_page_on_settings_has_every_option_of_the_connection() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     options = {part.name for part in fields(ConnectionSettings) if part.init} - {"url"}
     assert options - set(re.findall(r"`([a-z_]+)`", page)) == set()
+
+
+def test_the_page_on_flow_files_has_a_valid_example_of_each_option() -> None:
+    page = (ROOT / "docs" / "reference" / "flow-files.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| in `options` \|.*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    cells = [row.split("|")[1] for row in table.splitlines()]
+    examples = [yaml.safe_load(code) for cell in cells for code in re.findall(r"`([^`]+)`", cell)]
+    for options in examples:
+        FlowSpec.from_dict({"name": "n", "nodes": [{"name": "load", "queue": "etl", "options": options}]})
+    assert {name for options in examples for name in options} == set(OptionsFile.model_fields)
 
 
 def test_the_page_on_the_context_has_all_of_it() -> None:
