@@ -228,7 +228,7 @@ class Campaign:
     def _play(self, number: int, flow_id: str) -> LedgerEntry:
         """Run the flow once, in a thread; returns its ledger entry."""
         begun = time.monotonic()
-        until = begun + self._timeout + self._strikes.get(flow_id, 0) * self._stage.pause_seconds
+        until = begun + self._timeout + self._strikes.get(flow_id, 0) * self._stage.longest_pause
         with FlowProducer(self._stage.url) as flows:
             flow = self._again(lambda: flows.submit(self._spec, flow_id=flow_id), until)
             outcome = self._wait(flow, until)

@@ -26,6 +26,7 @@ from glidemq_orchestrate.testing.chaos.worker import NOT_STARTED
 STOP_SECONDS: Final = 10.0
 DOWN_SECONDS: Final = 0.3
 REST_SECONDS: Final = 1.5
+PAUSES: Final = 3
 
 
 class Stage:
@@ -35,7 +36,8 @@ class Stage:
         surprises: The exit codes of workers that ended by themselves.
         entries: The entries of the ledger.
         strikes: How many of the entries are strikes.
-        pause_seconds: The duration of a pause.
+        pause_seconds: The shortest duration of a pause. It is longer, up to ``longest_pause``, until another
+            worker has taken over the job.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -72,6 +74,11 @@ class Stage:
     def url(self) -> str:
         """The URL of the server; it stays the same after a kill."""
         return f"valkey://127.0.0.1:{self._port}"
+
+    @property
+    def longest_pause(self) -> float:
+        """The longest duration of a pause, in seconds."""
+        return PAUSES * self.pause_seconds
 
     @property
     def is_calm(self) -> bool:
@@ -148,17 +155,28 @@ class Stage:
             self._struck.update(entry["pids"])
         elif entry["act"] == Act.PAUSE:
             self._paused += 1
-            self._later(self.pause_seconds, lambda: self._resume(entry["pids"]))
+            self._later(self.pause_seconds, lambda: self._resume(entry, PAUSES - 1))
         elif entry["act"] == Act.KILL_SERVER:
             self._kill_server()
         else:
             self._disconnect()
 
-    def _resume(self, pids: list[int]) -> None:
-        for pid in pids:
+    def _resume(self, strike: LedgerEntry, pauses: int) -> None:
+        """Resume what was paused; up to ``pauses`` pauses later if nobody has taken over its job."""
+        if pauses and not self._is_taken_over(strike):
+            self._later(self.pause_seconds, lambda: self._resume(strike, pauses - 1))
+            return
+        for pid in strike["pids"]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self._paused, self._resumed_at = self._paused - 1, time.monotonic()
+
+    def _is_taken_over(self, strike: LedgerEntry) -> bool:
+        job = strike["flow"], strike["node"]
+        return any(
+            entry["kind"] == "begin" and entry["at"] > strike["at"] and (entry["flow"], entry["node"]) == job
+            for entry in self.entries
+        )
 
     def _kill_server(self) -> None:
         if (pid := self._server.pid) is not None:

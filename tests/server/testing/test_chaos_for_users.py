@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,8 @@ from glidemq_orchestrate.cli import app as command_line
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows import FlowOutcome
 from glidemq_orchestrate.testing.chaos import Act, ChaosReport, FindingKind, effect, run_chaos
-from tests.processes import runs
+from glidemq_orchestrate.testing.chaos.stage import Stage
+from tests.processes import runs, spawned
 from tests.server.testing.outside import FOLDER
 
 if TYPE_CHECKING:
@@ -145,6 +147,25 @@ def test_a_check_sees_what_a_paused_attempt_does_when_it_continues(outside: Path
     assert seen == [1, 2]
     [finding] = report.findings
     assert (finding.kind, finding.detail) == (FindingKind.CHECK_FAILED, "returned False")
+
+
+def test_a_pause_lasts_until_another_worker_has_taken_over(tmp_path: Path, eventually: Eventually) -> None:
+    with Stage(tmp_path / "stage", 0) as stage, spawned(["sleep", "60"]) as process:
+
+        def is_stopped() -> bool:
+            stage.tend()
+            return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+
+        stage.pause_seconds = 0.5
+        process.send_signal(signal.SIGSTOP)
+        job = {"flow": "f", "node": "a"}
+        stage.ledger.write("strike", moment="midway", act=str(Act.PAUSE), pids=[process.pid], **job)
+        eventually(is_stopped)
+        time.sleep(0.7)
+        assert is_stopped()
+        stage.ledger.write("begin", **job)
+        eventually(lambda: not is_stopped())
+        assert not stage.is_calm
 
 
 @pytest.mark.long
