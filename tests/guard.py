@@ -36,13 +36,14 @@ def pytest_sessionstart() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
     """Whatever a fixture of a wider scope starts is meant to last."""
+    if fixturedef.scope == "function":
+        return (yield)
     pids, threads = set(psutil.pids()), set(threading.enumerate())
     try:
         return (yield)
     finally:
-        if fixturedef.scope != "function":
-            lasting.update(one.process.pid for one in marked(RUN, set(psutil.pids()) - pids))
-            _lasting_threads.update(set(threading.enumerate()) - threads)
+        lasting.update(one.process.pid for one in marked(RUN, set(psutil.pids()) - pids))
+        _lasting_threads.update(set(threading.enumerate()) - threads)
 
 
 @pytest.fixture(autouse=True)
