@@ -174,7 +174,7 @@ def retry(
         if group is None:
             nodes = flow.nodes()
             failed = [node.name for node in nodes if node.state is JobState.FAILED]
-            kept = _ran_after_failures(nodes)
+            kept = _completed_after(failed, nodes)
             flow.retry_failed(generation=generation)
             changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
         else:
@@ -186,7 +186,7 @@ def retry(
                 print_text(changed_line("Run again", changed) if changed else _unchanged(flow.id, before))
             if changed and kept:
                 errors.print(
-                    changed_line("Kept, although a node before them did not complete", kept)
+                    changed_line("Kept, although a node before them had failed", kept)
                     + f". To run them again too: glidemq flow rerun {flow.id} {kept[0]}",
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
@@ -195,14 +195,11 @@ def retry(
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)
 
 
-def _ran_after_failures(nodes: Sequence[NodeStatus]) -> Sequence[str]:
-    """The completed nodes after one that did not complete: their rule or its ``on_failure`` allowed it."""
-    states = {node.name: node.state for node in nodes}
+def _completed_after(failed: Sequence[str], nodes: Sequence[NodeStatus]) -> Sequence[str]:
+    """The completed nodes right after a failed one: their rule or its ``on_failure`` allowed them to run."""
+    causes = set(failed)
     return [
-        node.name
-        for node in nodes
-        if node.state is JobState.COMPLETED
-        and any(states.get(name, JobState.COMPLETED) is not JobState.COMPLETED for name in node.after)
+        node.name for node in nodes if node.state is JobState.COMPLETED and not causes.isdisjoint(node.after)
     ]
 
 

@@ -82,7 +82,7 @@ def test_what_ran_because_of_a_failure_is_kept_and_its_inputs_are_those_it_had(
         is_mended.set()
         again = glidemq("flow", "retry", "stale")
         assert (again.exit_code, again.stdout.splitlines()[0]) == (0, "Run again: bad")
-        kept = "Kept, although a node before them did not complete: total. To run them again too: "
+        kept = "Kept, although a node before them had failed: total. To run them again too: "
         assert f"{kept}glidemq flow rerun stale total" in again.stderr
         shown = " ".join(glidemq("flow", "node", "stale", "total").stdout.split())
         assert "input bad 1 (later than this run, which did not have it)" in shown
