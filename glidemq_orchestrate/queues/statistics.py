@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -90,6 +91,19 @@ class Tally:
         self.mean += distance / self.count
         self.squares += distance * (value - self.mean)
         self.buckets[bucket_of(int(value))] += 1
+
+    def add_all(self, milliseconds: Sequence[float]) -> None:
+        """Add many durations, in a fraction of the time; negative ones count as 0."""
+        if not milliseconds:
+            return
+        values = milliseconds if min(milliseconds) >= 0 else [max(value, 0) for value in milliseconds]
+        mean = sum(values) / len(values)
+        distances = [value - mean for value in values]
+        squares = sum(map(operator.mul, distances, distances))
+        buckets: Counter[str] = Counter()
+        for value, count in Counter(map(int, values)).items():
+            buckets[bucket_of(value)] += count
+        self.merge(Tally(len(values), mean, squares, buckets))
 
     def merge(self, other: Tally) -> None:
         """Add the durations of another tally."""

@@ -20,8 +20,14 @@ def exact(text: str | None) -> int | None:
     return int(text) if _COUNT.fullmatch(text) else None
 
 
+_SAFE_DIGITS: Final = 16
+"""Numbers with fewer digits are below ``MAX``."""
+
+
 def number(value: object, default: int = 0) -> int:
     """A stored number without its fraction, clipped to -2^53 .. 2^53; ``default`` if it is not a number."""
+    if type(value) is str and len(value) < _SAFE_DIGITS and value.isdecimal():
+        return int(value)  # nearly all of them
     if not value or value == "0":
         return 0
     try:

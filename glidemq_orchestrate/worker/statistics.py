@@ -7,6 +7,7 @@ whose connection breaks, since a repeat might count twice.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
@@ -19,6 +20,23 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 REPORT_SECONDS: Final = 5.0
 MILLISECONDS: Final = 1_000
+MANY: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Noted:
+    """Durations in ms that are not added up yet: many at once take less time than one by one."""
+
+    tally: HandlerTally = field(default_factory=HandlerTally)
+    waiting: list[float] = field(default_factory=list)
+    running: list[float] = field(default_factory=list)
+
+    def add_up(self) -> HandlerTally:
+        self.tally.waiting.add_all(self.waiting)
+        self.tally.running.add_all(self.running)
+        self.waiting.clear()
+        self.running.clear()
+        return self.tally
 
 
 class JobStatistics:
@@ -30,7 +48,7 @@ class JobStatistics:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tallies: dict[str, defaultdict[str, HandlerTally]] = {}
+        self._noted: dict[str, defaultdict[str, _Noted]] = {}
 
     def started(self, attempt: Attempt) -> None:
         """Count how long a job was ready, until now if it was prefetched, else until it was fetched."""
@@ -38,24 +56,31 @@ class JobStatistics:
         if not number:  # from a list: nothing says since when it was ready
             return
         until = self._clock.now_ms() if attempt.is_ahead else stored.number(attempt.processed_on)
-        self._of(attempt).waiting.add(until - stored.number(since))
+        noted = self._of(attempt)
+        noted.waiting.append(until - stored.number(since))
+        if len(noted.waiting) >= MANY:
+            noted.add_up()
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Count an accepted outcome."""
         if verdict == "ok" and outcome.kind in (Kind.DONE, Kind.SKIP):
-            self._of(outcome.attempt).running.add(outcome.attempt.seconds * MILLISECONDS)
+            noted = self._of(outcome.attempt)
+            noted.running.append(outcome.attempt.seconds * MILLISECONDS)
+            if len(noted.running) >= MANY:
+                noted.add_up()
         elif verdict == "failed":
-            self._of(outcome.attempt).failures += 1
+            self._of(outcome.attempt).tally.failures += 1
         elif verdict == "retrying":
-            self._of(outcome.attempt).retries += 1
+            self._of(outcome.attempt).tally.retries += 1
 
     async def report(self, run: Run, queue: QueueKeys) -> None:
         """Report what was counted since the last report."""
-        if tallies := self._tallies.pop(queue.queue, None):
+        if found := self._noted.pop(queue.queue, None):
+            tallies = {handler: noted.add_up() for handler, noted in found.items()}
             await run(ask(record(queue, tallies, self._clock.now_ms())))
 
-    def _of(self, attempt: Attempt) -> HandlerTally:
-        tallies = self._tallies.get(attempt.queue)
-        if tallies is None:
-            tallies = self._tallies[attempt.queue] = defaultdict(HandlerTally)
-        return tallies[attempt.name]
+    def _of(self, attempt: Attempt) -> _Noted:
+        found = self._noted.get(attempt.queue)
+        if found is None:
+            found = self._noted[attempt.queue] = defaultdict(_Noted)
+        return found[attempt.name]

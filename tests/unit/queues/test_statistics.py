@@ -145,3 +145,15 @@ def test_the_names_of_buckets() -> None:
         bucket_of(ms) for ms in (-1, 0, 1, 2, 999, 1_000, 9_999, 10_000, 59_999, 60_000, 3_600_000, DAY_MS)
     ]
     assert found == ["f0", "f0", "f0", "f4", "f39", "q4", "q39", "s10", "s59", "m1", "h1", "d1"]
+
+
+def test_many_durations_at_once_are_the_same_as_one_by_one() -> None:
+    values = [*(number * 1.7 for number in range(2_000)), -5, 86_400_000.5, *range(50)]
+    single, many = Tally(), Tally()
+    for value in values:
+        single.add(value)
+    for part in (values[:1_500], values[1_500:], []):
+        many.add_all(part)
+    assert (many.count, many.buckets) == (single.count, single.buckets)
+    assert many.mean == pytest.approx(single.mean)
+    assert many.squares == pytest.approx(single.squares)
