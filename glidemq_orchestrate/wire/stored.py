@@ -28,7 +28,7 @@ def number(value: object, default: int = 0) -> int:
     """A stored number without its fraction, clipped to -2^53 .. 2^53; ``default`` if it is not a number."""
     if type(value) is str and len(value) < _SAFE_DIGITS and value.isdecimal():
         return int(value)  # nearly all of them
-    if not value or value == "0":
+    if not value:
         return 0
     try:
         found = float(value)  # type: ignore[arg-type]  # what cannot be a number raises

@@ -20,23 +20,22 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 REPORT_SECONDS: Final = 5.0
 MILLISECONDS: Final = 1_000
-MANY: Final = 10_000
 
 
 @dataclass(slots=True)
 class _Noted:
-    """Durations in ms that are not added up yet: many at once take less time than one by one."""
+    """What a handler took since the last report, with each duration in ms."""
 
-    tally: HandlerTally = field(default_factory=HandlerTally)
     waiting: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
+    failures: int = 0
+    retries: int = 0
 
-    def add_up(self) -> HandlerTally:
-        self.tally.waiting.add_all(self.waiting)
-        self.tally.running.add_all(self.running)
-        self.waiting.clear()
-        self.running.clear()
-        return self.tally
+    def tally(self) -> HandlerTally:
+        found = HandlerTally(failures=self.failures, retries=self.retries)
+        found.waiting.add(self.waiting)
+        found.running.add(self.running)
+        return found
 
 
 class JobStatistics:
@@ -56,27 +55,21 @@ class JobStatistics:
         if not number:  # from a list: nothing says since when it was ready
             return
         until = self._clock.now_ms() if attempt.is_ahead else stored.number(attempt.processed_on)
-        noted = self._of(attempt)
-        noted.waiting.append(until - stored.number(since))
-        if len(noted.waiting) >= MANY:
-            noted.add_up()
+        self._of(attempt).waiting.append(until - stored.number(since))
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Count an accepted outcome."""
         if verdict == "ok" and outcome.kind in (Kind.DONE, Kind.SKIP):
-            noted = self._of(outcome.attempt)
-            noted.running.append(outcome.attempt.seconds * MILLISECONDS)
-            if len(noted.running) >= MANY:
-                noted.add_up()
+            self._of(outcome.attempt).running.append(outcome.attempt.seconds * MILLISECONDS)
         elif verdict == "failed":
-            self._of(outcome.attempt).tally.failures += 1
+            self._of(outcome.attempt).failures += 1
         elif verdict == "retrying":
-            self._of(outcome.attempt).tally.retries += 1
+            self._of(outcome.attempt).retries += 1
 
     async def report(self, run: Run, queue: QueueKeys) -> None:
         """Report what was counted since the last report."""
         if found := self._noted.pop(queue.queue, None):
-            tallies = {handler: noted.add_up() for handler, noted in found.items()}
+            tallies = {handler: noted.tally() for handler, noted in found.items()}
             await run(ask(record(queue, tallies, self._clock.now_ms())))
 
     def _of(self, attempt: Attempt) -> _Noted:

@@ -258,9 +258,9 @@ def test_fact_18_a_retry_stores_its_reason(world: World) -> None:
 def recorded(world: World, waiting: list[float], running: list[float]) -> None:
     tally = HandlerTally()
     for one in waiting:
-        tally.waiting.add(one * 1000)
+        tally.waiting.add([one * 1000])
     for one in running:
-        tally.running.add(one * 1000)
+        tally.running.add([one * 1000])
     world.hand.run(ask(statistics.record(ETL, {"work": tally}, world.clock.now)))
 
 

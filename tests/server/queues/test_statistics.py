@@ -95,7 +95,7 @@ def test_running_workers_report_too(queue: Queue, run_worker: RunWorker, eventua
 def tally(*milliseconds: int) -> HandlerTally:
     one = HandlerTally(failures=1)
     for value in milliseconds:
-        one.running.add(value)
+        one.running.add([value])
     return one
 
 

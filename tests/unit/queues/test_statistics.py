@@ -21,8 +21,7 @@ NOON_MS = int(datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp() * 1_000)
 
 def tally_of(*milliseconds: float) -> Tally:
     tally = Tally()
-    for one in milliseconds:
-        tally.add(one)
+    tally.add(milliseconds)
     return tally
 
 
@@ -151,9 +150,9 @@ def test_many_durations_at_once_are_the_same_as_one_by_one() -> None:
     values = [*(number * 1.7 for number in range(2_000)), -5, 86_400_000.5, *range(50)]
     single, many = Tally(), Tally()
     for value in values:
-        single.add(value)
+        single.add([value])
     for part in (values[:1_500], values[1_500:], []):
-        many.add_all(part)
+        many.add(part)
     assert (many.count, many.buckets) == (single.count, single.buckets)
     assert many.mean == pytest.approx(single.mean)
     assert many.squares == pytest.approx(single.squares)
