@@ -208,10 +208,13 @@ class FlowSpec:
             InvalidFlow: It does not accept these arguments, or does not return a flow.
         """
         found = named_function(function, "flow").function
+        refused = f"flow {function} cannot be called with these arguments"
         try:
             inspect.signature(found).bind(**arguments)
-        except (TypeError, ValueError) as exc:
-            raise InvalidFlow(f"flow {function} cannot be called with these arguments: {exc}") from exc
+        except TypeError as exc:
+            raise InvalidFlow(f"{refused}: {exc}") from exc
+        except ValueError as exc:  # each version of Python words it otherwise
+            raise InvalidFlow(f"{refused}: no signature found") from exc
         made = found(**arguments)
         if isinstance(made, cls):
             return made

@@ -136,7 +136,7 @@ NO_GRAPHS: list[tuple[str, dict[str, Any], str]] = [
     (
         "builtins:vars",
         {},
-        "flow builtins:vars cannot be called with these arguments: ",
+        "flow builtins:vars cannot be called with these arguments: no signature found",
     ),
 ]
 
