@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -187,7 +188,8 @@ def retry(
             if changed and kept:
                 errors.print(
                     changed_line("Kept, although a node before them had failed", kept)
-                    + f". To run them again too: glidemq flow rerun {flow.id} {kept[0]}",
+                    + ". To run them again too: "
+                    + shlex.join(["glidemq", "flow", "rerun", flow.id, kept[0]]),
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
             if changed and (advice := _task_to_clear(status.labels)):

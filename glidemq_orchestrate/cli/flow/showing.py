@@ -124,7 +124,7 @@ def node(
 ) -> None:
     """Show a node: its data, inputs, result, attempts, times, reason, history and last log lines.
 
-    An input that ended again after the last run of the node is marked as later (--json: later_inputs).
+    An input from after the last run of the node is marked as later (--json: later_inputs).
     The output contains data and results, which may be confidential.
     """
     with FlowProducer(url, prefix=prefix) as flows:
@@ -132,7 +132,8 @@ def node(
         node = flow.node(name)
         wanted = node.after if full or as_json else node.after[:INPUTS_SHOWN]
         inputs, waits = dict(flow.results(wanted)), flow.waits([node])
-        later = {one.name for one in flow.nodes(wanted) if has_ended_since(one, node)}
+        dependencies = flow.nodes(wanted) if node.finished_at else []
+        later = {one.name for one in dependencies if has_ended_since(one, node)}
     with Queue(node.queue, url, prefix=prefix) as queue:
         job = queue.get_job(node.job_id, lenient=True)
         logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
@@ -155,9 +156,9 @@ def node(
 
 
 def has_ended_since(dependency: NodeStatus, node: NodeStatus) -> bool:
-    """Whether a dependency has ended, again or at last, after the last run of a node: that had another input.
+    """Whether a dependency ended after the last run of a node, which so had another input or none.
 
-    By the clocks of two workers, so only after a second.
+    The times come from the clocks of two workers: less than a second does not count.
     """
     began, ended, changed = node.started_at, node.finished_at, dependency.finished_at
     return bool(began and ended and changed and changed > max(began + A_SECOND, ended))
