@@ -20,7 +20,7 @@ PARALLEL := -n $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster compiled test test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -51,10 +51,13 @@ demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
 compiled: setup  ## Compile all tests and what they import, once, not in each process of make test.
 	-@$(PYTEST) --collect-only --quiet --no-summary >/dev/null  # make test shows what is wrong
 
-test: java  ## Run all tests, in parallel: units, real Valkey, real Spark, real Airflow, real Dagster.
+test: java  ## Run what CI runs, in parallel, with real Valkey, Spark, Airflow and Dagster (10 minutes).
 	$(PYTEST) $(PARALLEL)
 
-test-long: java  ## Run all tests, and try more in each: takes much longer.
+test-all: java  ## Run all tests, also those that make test leaves out (three quarters of an hour).
+	GLIDEMQ_TEST_PROFILE=all $(PYTEST) $(PARALLEL)
+
+test-long: java  ## Run all tests, and try more in each (many hours).
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) $(PARALLEL)
 
 unit: setup  ## Run the tests that need no server.
@@ -73,13 +76,13 @@ providers: setup  ## Run the tests of the Airflow and Dagster packages.
 	$(PYTEST) $(PARALLEL) tests/providers
 
 airflow: java  ## Run all tests of a real Airflow, also those that make test leaves out (some 20 minutes).
-	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system tests/docker tests/providers/airflow/task_groups/test_run.py -k airflow
+	GLIDEMQ_TEST_PROFILE=all $(PYTEST) tests/system tests/docker tests/providers/airflow/task_groups/test_run.py -k airflow
 
 postgres: setup  ## Check for PostgreSQL, and install it where the system's package manager may be used.
 	@$(BIN)/python -m tests.system.postgres
 
 dagster: java postgres  ## Run all tests of a real Dagster, on PostgreSQL too, also those that make test leaves out (some 10 minutes).
-	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system -k dagster
+	GLIDEMQ_TEST_PROFILE=all $(PYTEST) tests/system -k dagster
 	$(BIN)/python -m tests.matrix --only dagster-1.12
 
 # WRITE=1 writes what ran into docs/reference/tested-versions.md.

@@ -31,7 +31,7 @@ from tests.parallel import (
     pytest_report_to_serializable,
     pytest_xdist_make_scheduler,
 )
-from tests.profile import IS_LONG
+from tests.profile import IS_ALL, IS_LONG
 
 __all__ = [
     "Eventually",
@@ -63,7 +63,7 @@ sys.dont_write_bytecode = False
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
 # An example that is slow on a busy machine is not a defect; the test as a whole has its time limit.
-settings.register_profile("no deadline", deadline=None, max_examples=100 if IS_LONG else 50)
+settings.register_profile("no deadline", deadline=None, max_examples=100 if IS_LONG else 50 if IS_ALL else 25)
 settings.load_profile("no deadline")
 
 

@@ -31,10 +31,7 @@ AIRFLOW: Final = "providers/airflow[messaging,openlineage]"
 DAGSTER: Final = "providers/dagster"
 SPARK: Final = (".[embedded,hiredis,graph,otel,spark,iceberg,pipes,demo]", DAGSTER)
 WITHOUT_DEMO: Final = (".[embedded,hiredis,graph,otel,spark,iceberg,pipes]", DAGSTER)
-SYSTEM: Final = [
-    *(f"tests/system/test_airflow_{name}.py" for name in ("flow", "task_group", "named", "events")),
-    "tests/providers/airflow/task_groups/test_run.py",
-]
+SYSTEM: Final = [f"tests/system/test_airflow_{name}.py" for name in ("flow", "task_group", "named", "events")]
 SETUP_SECONDS: Final = 1_200
 _SUMMARY: Final = re.compile(r"^\d+ [a-z].* in [\d.]+s( \(.*\))?$", re.MULTILINE)
 _COUNTS: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)")
@@ -49,8 +46,7 @@ class Row:
         pins: Packages with the version that they must have, as a prefix.
         constraints: A file with the newest versions that were seen to work together.
         groups: Dependency groups.
-        tests: What runs in parallel.
-        long: What runs after it, in the long profile.
+        tests: What runs, also what make test leaves out.
         python: The version of Python; that of this environment by default.
         server: What the tests use in place of the embedded Valkey: ``redis`` is Debian's Redis 7, else the
             version of another Valkey.
@@ -64,7 +60,6 @@ class Row:
     pins: dict[str, str] = field(default_factory=dict)
     constraints: str = ""
     groups: Sequence[str] = ("test",)
-    long: Sequence[str] = ()
     python: str = ""
     server: str = ""
     without: Sequence[str] = ()
@@ -87,12 +82,11 @@ ROWS: Final = [
     *(
         Row(
             f"airflow-{release}",
-            ["tests/providers/airflow"],
+            ["tests/providers/airflow", *SYSTEM],
             installs=(CORE, AIRFLOW),
             pins={"apache-airflow-core": release},
             constraints=f"providers/airflow/constraints-{release}.txt",
             groups=("test", "airflow"),
-            long=SYSTEM,
         )
         for release in ("3.1", "3.2")
     ),
@@ -102,7 +96,6 @@ ROWS: Final = [
         installs=(CORE, DAGSTER),
         pins={"dagster": "1.12", "dagster-postgres": "0.28"},
         constraints="providers/dagster/constraints-1.12.txt",
-        long=["tests/providers/dagster/test_postgres.py"],
     ),
     *(
         Row(f"pyspark-{release}", ["tests/spark"], installs=SPARK, pins={"pyspark": release}, options=options)
@@ -195,27 +188,18 @@ def server_of(row: Row) -> Path:
 def run(row: Row, jobs: int) -> tuple[bool, str]:
     """Run the tests of a row; whether all passed, and the counts."""
     python = python_of(row)
-    counts: dict[str, int] = {}
-    succeeded = True
-    environment = {**os.environ}
+    environment = os.environ | {"GLIDEMQ_TEST_PROFILE": "all"}
     if row.server:
         environment["GLIDEMQ_TEST_SERVER"] = str(server_of(row))
     log = ROOT / ".matrix" / f"{row.name}.log"
-    log.unlink(missing_ok=True)
-    for tests, more in ((row.tests, {}), (row.long, {"GLIDEMQ_TEST_PROFILE": "long"})):
-        if not tests:
-            continue
-        parallel = [] if more else ["-n", str(jobs)]
-        without = [f"--ignore={path}" for path in row.without]
-        words = [python, "-m", "pytest", "-q", "--no-header", *row.options, *parallel, *without, *tests]
-        with log.open("a", encoding="utf-8") as file:
-            done = subprocess.run(
-                list(map(str, words)), cwd=ROOT, env=environment | more, stdout=file, stderr=file, check=False
-            )
-        succeeded &= done.returncode == 0
-        for word, number in counted(log.read_text("utf-8")).items():
-            counts[word] = counts.get(word, 0) + number
-    return succeeded, ", ".join(f"{number:,} {word}" for word, number in counts.items())
+    without = [f"--ignore={path}" for path in row.without]
+    words = [python, "-m", "pytest", "-q", "--no-header", *row.options, "-n", jobs, *without, *row.tests]
+    with log.open("w", encoding="utf-8") as file:
+        done = subprocess.run(
+            list(map(str, words)), cwd=ROOT, env=environment, stdout=file, stderr=file, check=False
+        )
+    counts = counted(log.read_text("utf-8"))
+    return done.returncode == 0, ", ".join(f"{number:,} {word}" for word, number in counts.items())
 
 
 def counted(log: str) -> dict[str, int]:

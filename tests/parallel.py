@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.profile import IS_LONG
+from tests.profile import IS_ALL, is_left_out
 
 __all__ = [
     "pytest_collection",
@@ -79,8 +79,8 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only the long profile has; what takes longest comes first, not alone at the end."""
-    left_out = [item for item in items if not IS_LONG and item.get_closest_marker("long")]
+    """Leave out what is for ``make test-all``; what takes longest comes first, not alone at the end."""
+    left_out = [item for item in items if not IS_ALL and is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 

@@ -1,14 +1,22 @@
-"""How much the tests try: more with ``GLIDEMQ_TEST_PROFILE=long``."""
+"""How much the tests try: all of them with ``GLIDEMQ_TEST_PROFILE=all``, and more in each with ``long``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
+from zlib import crc32
+
+import pytest
 
 T = TypeVar("T")
 
-IS_LONG: Final = os.environ.get("GLIDEMQ_TEST_PROFILE") == "long"
+PROFILE: Final = os.environ.get("GLIDEMQ_TEST_PROFILE", "")
+IS_LONG: Final = PROFILE == "long"
+IS_ALL: Final = IS_LONG or PROFILE == "all"
+if PROFILE not in {"", "all", "long"}:
+    message = f"GLIDEMQ_TEST_PROFILE is {PROFILE!r}; Fix: leave it out, or use all or long"
+    raise ValueError(message)
 
 
 def sampled(whole: Sequence[T], step: int = 6) -> Sequence[T]:
@@ -17,3 +25,28 @@ def sampled(whole: Sequence[T], step: int = 6) -> Sequence[T]:
     For the places at which somebody dies: what one of them finds, its neighbours mostly find too.
     """
     return whole if IS_LONG else [*whole[:-1:step], whole[-1]]
+
+
+# What a test that uses such a fixture shows, it mostly shows with each of these values.
+SHARED: Final[Mapping[str, Sequence[str]]] = {
+    "path": ("staged", "portable"),
+    "twins": ("sync", "async"),
+    "slot_servers": ("cluster", "one server without our functions"),
+}
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Whether ``make test`` does without it: it is marked, or its neighbour with another value runs.
+
+    The name of a test decides on which value it runs, so each value has its share of the tests.
+    """
+    if item.get_closest_marker("long"):
+        return True
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    chosen = {mark.args[0] for mark in item.iter_markers("parametrize")}
+    return any(
+        item.callspec.params[name] != values[crc32(item.originalname.encode()) % len(values)]
+        for name, values in SHARED.items()
+        if name in item.callspec.params and name not in chosen
+    )

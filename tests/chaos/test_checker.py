@@ -66,6 +66,7 @@ def accepted_with_inputs(entries: Entries) -> tuple[LedgerEntry, LedgerEntry]:
     return node, begins[next(iter(node["inputs"].values()))]
 
 
+@pytest.mark.long
 def test_nothing_is_found_where_nothing_went_wrong(played: Round) -> None:
     assert problems(played, played.entries) == []
     assert played.surprises == []
@@ -137,6 +138,7 @@ def test_a_run_that_has_waited_for_its_job_is_not_taken_for_an_earlier_one() -> 
     assert [book.successors(run) for run in "12"] == [["2"], []]
 
 
+@pytest.mark.long
 def test_only_of_an_unfenced_job_a_dependent_may_have_another_result(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     node, begin = accepted_with_inputs(entries)
@@ -162,6 +164,7 @@ def stored(played: Round, wanted: Callable[[Step], bool]) -> str:
     return f"glide:{{{step.queue}}}:job:{flow.flow_id}~{step.name}"
 
 
+@pytest.mark.long
 def test_a_message_that_is_lost_and_one_that_counts_for_no_attempt(played: Round) -> None:
     job = stored(played, lambda step: bool(step.says) and step.ends == "complete")
     client, messages = played.servers[0].client, job.replace(":job:", ":gmo:messages:")
@@ -179,6 +182,7 @@ def test_a_message_that_is_lost_and_one_that_counts_for_no_attempt(played: Round
     assert problems(played, played.entries) == []
 
 
+@pytest.mark.long
 def test_a_check_whose_result_is_not_shown(played: Round) -> None:
     job = stored(played, lambda step: step.ends == "refuse")
     client = played.servers[0].client
@@ -307,6 +311,7 @@ def taken_back(entries: Entries) -> None:
     entries.append(recorded(entries) | {"kind": "taken-back"})
 
 
+@pytest.mark.long
 def test_a_ledger_that_shows_a_broken_promise(played: Round) -> None:
     for change, said in [
         (doubled, "ran twice"),
@@ -343,6 +348,7 @@ def mended_ones(played: Round) -> list[FlowPlan]:
     return [flow for flow in played.world.plan.flows if flow.mended]
 
 
+@pytest.mark.long
 def test_a_result_that_is_carried_over_though_its_node_has_changed(played: Round) -> None:
     plan = played.world.plan
 
@@ -356,6 +362,7 @@ def test_a_result_that_is_carried_over_though_its_node_has_changed(played: Round
     assert any(map(seen, mended_ones(played)))
 
 
+@pytest.mark.long
 def test_a_result_that_is_kept_though_its_node_was_to_run_anew(
     played: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +371,7 @@ def test_a_result_that_is_kept_though_its_node_was_to_run_anew(
     assert any("does not do the same" in problem for problem in problems(played, played.entries))
 
 
+@pytest.mark.long
 def test_a_node_that_runs_again_though_its_result_should_be_carried_over(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     # What only Node workers have completed is not certain to be accepted: as if ours had.
@@ -376,6 +384,7 @@ def test_a_node_that_runs_again_though_its_result_should_be_carried_over(played:
     assert any("and ran again" in problem for problem in problems(played, entries))
 
 
+@pytest.mark.long
 def test_a_generation_that_is_lost(played: Round) -> None:
     flow = next(flow for flow in played.world.plan.flows if flow.action == "none")
     plan = replace(played.world.plan, flows=(replace(flow, action="restart"),), by_id={})
@@ -385,6 +394,7 @@ def test_a_generation_that_is_lost(played: Round) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_node_that_ran_although_it_was_skipped_by_hand(played: Round) -> None:
     flow = next(flow for flow in played.world.plan.flows if flow.action == "none" and len(flow.by_hand) > 1)
     plan = replace(played.world.plan, flows=(replace(flow, action="skip"),), by_id={})
@@ -394,6 +404,7 @@ def test_a_node_that_ran_although_it_was_skipped_by_hand(played: Round) -> None:
     assert not any("allowed:" in one for one in problems(played, [*played.entries, refused], plan))
 
 
+@pytest.mark.long
 def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     entries += [
@@ -414,6 +425,7 @@ def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     assert lossy.losses == {"flows": 1, "jobs": 1}
 
 
+@pytest.mark.long
 def test_a_result_that_is_lost_where_that_may_be(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     accepted_twice(entries)
@@ -423,6 +435,7 @@ def test_a_result_that_is_lost_where_that_may_be(played: Round) -> None:
     assert lossy.losses == {"results": 3}
 
 
+@pytest.mark.long
 def test_more_ends_in_the_metrics_than_there_were(played: Round) -> None:
     client, key = played.servers[0].client, "glide:{etl}:metrics:completed"
     field = next(field for field in client.hkeys(key) if field.endswith(":c"))
@@ -433,6 +446,7 @@ def test_more_ends_in_the_metrics_than_there_were(played: Round) -> None:
         client.hincrby(key, field, -1_000)
 
 
+@pytest.mark.long
 def test_an_end_that_the_rules_do_not_allow(played: Round) -> None:
     plan = played.world.plan
     flow = next(one for one in plan.flows if one.action == "none" and one.steps[0].ends == "complete")
@@ -441,6 +455,7 @@ def test_an_end_that_the_rules_do_not_allow(played: Round) -> None:
     assert any("allowed: ['failed']" in problem for problem in problems(played, played.entries, other))
 
 
+@pytest.mark.long
 def test_a_progress_that_names_another_job_than_the_one_that_ran(played: Round) -> None:
     job = stored(played, lambda step: step.queue == QUEUE and step.ends == "complete")
     client = played.servers[0].client
@@ -450,6 +465,7 @@ def test_a_progress_that_names_another_job_than_the_one_that_ran(played: Round) 
     client.hset(job, "progress", progress)
 
 
+@pytest.mark.long
 def test_a_history_that_does_not_add_up(played: Round) -> None:
     client, job = played.servers[0].client, f"glide:{{{QUEUE}}}:job:{recorded(played.entries)['job']}"
     history = client.hget(job, "gmo:history")
@@ -481,6 +497,7 @@ LEFT: list[tuple[tuple[str, ...], str]] = [
 ]
 
 
+@pytest.mark.long
 def test_a_round_waits_for_the_work_of_supervisors(played: Round) -> None:
     client = played.servers[0].client
     client.zadd("glide:{etl}:gmo:staging", {"x": 9e14})
@@ -489,6 +506,7 @@ def test_a_round_waits_for_the_work_of_supervisors(played: Round) -> None:
     assert has_settled(played)
 
 
+@pytest.mark.long
 def test_what_is_left_behind(played: Round) -> None:
     client = played.servers[0].client
 
@@ -504,6 +522,7 @@ def test_what_is_left_behind(played: Round) -> None:
         assert any(is_seen(write, said) for _ in range(3)), write
 
 
+@pytest.mark.long
 def test_a_process_of_a_handler_that_outlives_its_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

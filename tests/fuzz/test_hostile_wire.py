@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fuzz.hostile_wire import CANARY
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_nothing_from_the_server_is_run(url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.hostile_wire", url],

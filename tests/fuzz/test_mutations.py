@@ -53,6 +53,7 @@ def test_an_error_that_no_docstring_mentions_is_reported(monkeypatch: pytest.Mon
     assert "undocumented error" in found("constructors", 100)
 
 
+@pytest.mark.long
 def test_a_reply_that_is_trusted_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(self: Call[Any], reply: Any) -> Any:
         return self.decode(reply)

@@ -37,13 +37,17 @@ def test_every_row_has_a_figure_of_ours() -> None:
     assert all(row["bytes/node"] > 0 for row in report["flow sizes"])
 
 
+@pytest.mark.long
 def test_the_profile_names_the_sides_and_the_functions() -> None:
     profile = run("benchmarks.profile_worker", "--jobs", "200")
     assert "fcall" in profile
     assert "worker/runner.py" in profile
 
 
-@pytest.mark.parametrize("work", ["add", "drain", "run mesh"])
+@pytest.mark.parametrize(
+    "work",
+    [pytest.param("add", marks=pytest.mark.long), "drain", pytest.param("run mesh", marks=pytest.mark.long)],
+)
 def test_what_is_counted_is_done(work: str, url: str, redis_client: Any) -> None:
     for todo in (instructions.WORKS[work], work):
         if todo:

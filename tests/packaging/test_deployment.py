@@ -128,6 +128,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_the_command_of_the_unit_stops_cleanly(url: str, folder: Path, eventually: Eventually) -> None:
     assert of_unit("Environment").startswith("GLIDEMQ_URL=")
     stops_cleanly(shlex.split(of_unit("ExecStart")), url, folder, eventually)
@@ -168,6 +169,7 @@ def test_the_probe_tells_whether_a_worker_serves_the_queue(url: str, folder: Pat
         assert probe() == 0
 
 
+@pytest.mark.long
 def test_the_commands_that_scale_count_what_can_run_and_what_runs(url: str, folder: Path) -> None:
     (commands,) = blocks("bash", DEPLOYMENT)
     (folder / "kubectl").write_text('#!/bin/sh\necho "$@"\n')
@@ -191,6 +193,7 @@ def test_the_commands_that_scale_count_what_can_run_and_what_runs(url: str, fold
         assert scaled() == f"scale deployment/{name} --replicas=2"
 
 
+@pytest.mark.long
 def test_the_supervisor_stops_cleanly(url: str, folder: Path) -> None:
     (line,) = re.findall(r"^\$ (glidemq supervise .*)$", DEPLOYMENT, re.MULTILINE)
     with subprocess.Popen(
@@ -202,6 +205,7 @@ def test_the_supervisor_stops_cleanly(url: str, folder: Path) -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.long
 def test_the_commands_of_an_upgrade_run(url: str, folder: Path) -> None:
     lines = re.findall(r"`(glidemq (?:library|doctor)[^`]*)`", UPGRADING)
     assert {line.split()[1] for line in lines} == {"library", "doctor"}

@@ -137,7 +137,9 @@ def test_the_growing_flow_runs_as_printed() -> None:
         thread.join(30)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/first-flow.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", pytest.param("docs/tutorials/first-flow.md", marks=pytest.mark.long)]
+)
 def test_steps_and_flow_of_a_page_run_as_printed(
     page: str, tmp_path: Path, url: str, eventually: Eventually
 ) -> None:

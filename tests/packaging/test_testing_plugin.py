@@ -57,6 +57,7 @@ def test_waiting_in_vain_reports_the_last_value(tmp_path: Path) -> None:
     assert "not within 0.1 s; last value: []" in output, output
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_start_fails_the_test(tmp_path: Path) -> None:
     output = run(
         tmp_path,
@@ -96,6 +97,7 @@ def test_a_job_that_is_left_active_fails_the_test(tmp_path: Path, option: str, e
     assert ("left 1 jobs active" in output) is (option == "")
 
 
+@pytest.mark.long
 def test_a_run_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
     output = run(
         tmp_path,
@@ -112,6 +114,7 @@ def test_a_run_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
     assert "1 passed" in output, output
 
 
+@pytest.mark.long
 def test_a_worker_that_a_failed_test_left_behind_takes_nothing_from_the_next(tmp_path: Path) -> None:
     output = run(
         tmp_path,
@@ -140,6 +143,7 @@ def test_a_worker_that_a_failed_test_left_behind_takes_nothing_from_the_next(tmp
     assert "FAILED test_mine.py::test_one" in output
 
 
+@pytest.mark.long
 def test_a_failed_test_does_not_keep_its_workers(tmp_path: Path) -> None:
     output = run(
         tmp_path,
@@ -157,6 +161,7 @@ def test_a_failed_test_does_not_keep_its_workers(tmp_path: Path) -> None:
     assert "1 failed, 1 passed" in output, output
 
 
+@pytest.mark.long
 def test_every_worker_ends_and_every_fault_is_reported(tmp_path: Path) -> None:
     output = run(
         tmp_path,

@@ -24,7 +24,7 @@ COMMAND: Final = [sys.executable, "-m", "tests.properties.simulation"]
 ROOT: Final = FilePath(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("path", "few", "many"), [("staged", 30, 20_000), ("portable", 10, 10_000)])
+@pytest.mark.parametrize(("path", "few", "many"), [("staged", 5, 20_000), ("portable", 3, 10_000)])
 @pytest.mark.timeout(7_200)
 def test_no_history_breaks_a_promise(store: Store, path: Path, few: int, many: int, *, is_long: bool) -> None:
     report = search(store, 0, [path], most=many if is_long else few)
@@ -39,6 +39,7 @@ def test_the_same_seed_makes_the_same_decisions(store: Store, path: Path) -> Non
     assert first.digest == again.digest != other.digest
 
 
+@pytest.mark.long
 def test_another_process_replays_a_history(store: Store) -> None:
     here = run_history(store, "7", "portable")
     command = [*COMMAND, "--seed", "7", "--path", "portable", "--steps"]
@@ -48,6 +49,7 @@ def test_another_process_replays_a_history(store: Store) -> None:
     assert "submitter-0/main" in there.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutation", sampled(MUTATIONS), ids=lambda mutation: mutation.name)
 def test_the_simulation_notices_a_defect(mutation: Mutation) -> None:
     with opened(mutation.change) as broken, mutation.applied():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import socket
@@ -10,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about pandas and PyArrow; PySpark warns once, when imported
     import pyspark.sql
     import pyspark.testing
+
+with suppress(ImportError):  # PySpark 3.5
+    from pyspark.logger import PySparkLogger
+
+    # It gives its JSON form to every handler that it gets: also to pytest's own, for the rest of the run.
+    PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[assignment,method-assign]
 
 MASTER = "local[2,3]"
 """Two cores; a task that has failed runs again, as on clusters."""

@@ -190,6 +190,7 @@ def test_the_environment_chooses_the_months(
             assert chosen_months() == expected
 
 
+@pytest.mark.long
 def test_every_flight_of_the_months_is_in_the_report(results: Results) -> None:
     months = [results[f"clean-{month:02}"] for month in MONTHS]
     assert results["extract"]["total"] == FLIGHTS_OF_THE_YEAR
@@ -203,6 +204,7 @@ def test_every_flight_of_the_months_is_in_the_report(results: Results) -> None:
     assert (results["report"]["flights"], results["report"]["cancelled"]) == (FLIGHTS, CANCELLED)
 
 
+@pytest.mark.long
 def test_every_number_of_the_report_is_what_pandas_computes(
     table: list[dict[str, Any]], expected: Measures
 ) -> None:
@@ -221,6 +223,7 @@ def test_every_number_of_the_report_is_what_pandas_computes(
     assert set(table[0]) == {"section", "key", "label", *expected["all", "all"]}
 
 
+@pytest.mark.long
 def test_the_report_is_one_sorted_file_and_the_chart_a_picture(
     results: Results, table: list[dict[str, Any]]
 ) -> None:
@@ -240,6 +243,7 @@ def test_the_report_is_one_sorted_file_and_the_chart_a_picture(
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_no_temporary_files_are_left(results: Results, location: Path) -> None:
     assert sorted(path.name for path in location.iterdir()) == [
         "clean", "delays", "joined", "raw", "report",
@@ -359,7 +363,7 @@ def test_a_section_that_does_not_add_up_fails_the_report() -> None:
         check_totals(rows, 3)
 
 
-@pytest.mark.usefixtures("_spark_environment")
+@pytest.mark.usefixtures("spark")
 def test_a_location_that_cannot_work_is_named(make_run: MakeRun, subtests: pytest.Subtests) -> None:
     for location, expected in WRONG_LOCATIONS:
         with subtests.test(location=location), pytest.raises(Unrecoverable, match=expected):

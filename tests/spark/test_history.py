@@ -130,6 +130,7 @@ class TestTables:
         found = found.set_index(keys).sort_index()
         pd.testing.assert_frame_equal(found, expected.sort_index(), check_dtype=False, rtol=1e-5)
 
+    @pytest.mark.long
     def test_causes_of_retries_are_those_of_pandas(self, spark: SparkSession) -> None:
         rows = random_rows(2)
         found = transforms.retries(transforms.timed(table(spark, rows))).toPandas()
@@ -150,6 +151,7 @@ class TestTables:
         pd.testing.assert_frame_equal(shown.sort_index(), counted.sort_index(), check_dtype=False)
         assert list(found["nodes"]) == sorted(found["nodes"], reverse=True)
 
+    @pytest.mark.long
     def test_nodes_that_failed_before_they_began_count_with_their_wait(self, spark: SparkSession) -> None:
         late, after = QUEUE_TIMEOUT.replace("N", "2"), START + timedelta(seconds=9)
         rows = [
@@ -185,12 +187,14 @@ class TestTables:
         assert {row.node for row in transforms.slowest(times).collect()} == ran
         assert {row.node for row in transforms.critical_paths(times).collect()} == {"a"}
 
+    @pytest.mark.long
     def test_no_node_is_ready_before_its_flow_began(self, spark: SparkSession) -> None:
         early = START - timedelta(milliseconds=2)
         rows = [node("f", "a", 0, 0, 4, queued_at=early, started_at=early)]
         [found] = transforms.critical_paths(transforms.timed(table(spark, rows))).collect()
         assert (found.begins_s, found.wait_s) == (0, 0)
 
+    @pytest.mark.long
     def test_the_critical_path_goes_back_from_the_last_end(self, spark: SparkSession) -> None:
         rows = [
             node("f", "load", 0, 1, 9),
@@ -214,6 +218,7 @@ class TestTables:
         assert by_flow["g"] == [("alone", 0, 3, 4, 7200)]
         assert [one[0] for one in by_flow["h"]] == ["loop", "pool"]
 
+    @pytest.mark.long
     def test_a_node_without_a_time_was_ready_when_the_last_before_it_ended(self, spark: SparkSession) -> None:
         rows = [
             node("f", "a", 0, 1, 4, queued_at=None),
@@ -224,6 +229,7 @@ class TestTables:
         found = {row.node: row.wait_s for row in transforms.timed(table(spark, rows)).collect()}
         assert found == {"a": 1, "b": 0, "c": 2}
 
+    @pytest.mark.long
     def test_a_node_counts_once_as_it_was_collected_last(self, spark: SparkSession) -> None:
         late = START + timedelta(hours=9)
         old = [node("f", "a", 0, 0, 1), node("f", "b", 0, 0, 1), node("f", "a", 0, 0, 1, generation=1)]
@@ -234,6 +240,7 @@ class TestTables:
         )
         assert found == [("f", 0, "a", 5), ("f", 0, "b", 1), ("f", 1, "a", 1), ("g", 0, "a", 1)]
 
+    @pytest.mark.long
     def test_a_flow_that_was_retried_on_another_day_counts_as_it_ended_last(
         self, spark: SparkSession
     ) -> None:
@@ -246,12 +253,14 @@ class TestTables:
         (found,) = transforms.durations(times).collect()
         assert (found.day, found.nodes, found.failed, found.run_total_s) == (day, 1, 0, 5)
 
+    @pytest.mark.long
     def test_the_slowest_come_first(self, spark: SparkSession) -> None:
         rows = [node("f", f"n{number}", 0, 0, number) for number in range(150)]
         found = [row.run_s for row in transforms.slowest(transforms.timed(table(spark, rows))).collect()]
         assert found == [float(number) for number in range(149, 49, -1)]
 
 
+@pytest.mark.long
 def test_a_chart_is_drawn_also_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     times = transforms.timed(table(spark, random_rows(3)))
     rows = {
@@ -272,6 +281,7 @@ def test_a_chart_is_drawn_also_of_nothing(spark: SparkSession, tmp_path: Path) -
     assert (empty["nodes"], empty["longest_flow"], empty["commonest_cause"]) == (0, None, None)
 
 
+@pytest.mark.long
 def test_axes_begin_at_zero_and_no_dot_is_cut(spark: SparkSession) -> None:
     times = transforms.timed(table(spark, [node("f", "a", 50, 3, 7)]))
     axes = canvas().add_axes((0.1, 0.1, 0.8, 0.8))

@@ -237,6 +237,7 @@ def test_nothing_of_a_process_that_is_killed_as_it_starts_is_left(eventually: Ev
         eventually(lambda: _below(psutil.Process(process.pid), "java"), 90)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_spark_environment")
 def test_no_secret_is_shown_and_nothing_of_a_killed_process_is_left(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch

@@ -205,6 +205,7 @@ def folder(spark: SparkSession, tmp_path: Path) -> str:
 
 
 class TestCaches:
+    @pytest.mark.long
     @pytest.mark.parametrize("how", sampled(["cache", "persist", "sql", "catalog"]))
     def test_the_end_of_a_step_takes_nothing_from_one_that_has_cached_the_same(
         self, step: Step, beside: Any, folder: str, how: str
@@ -215,6 +216,7 @@ class TestCaches:
             assert step("read", folder=folder) == 5  # and reads what is there now
         assert result == [[10, 10, True]]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("how", sampled(["sql", "catalog", "path", "table"]))
     def test_clear_and_refresh_reach_what_the_step_itself_has_cached(
         self, step: Step, beside: Any, folder: str, how: str
@@ -229,6 +231,7 @@ class TestCaches:
             assert step("draws")
         assert result == [True]
 
+    @pytest.mark.long
     def test_nothing_is_cached_any_more_when_steps_have_ended(
         self, step: Step, folder: str, spark: SparkSession, eventually: Eventually
     ) -> None:
@@ -251,6 +254,7 @@ class TestCaches:
         assert step("draws")
         assert sessions.getActiveSession().get().equals(own)
 
+    @pytest.mark.long
     def test_what_the_program_has_cached_stays(self, step: Step, folder: str, spark: SparkSession) -> None:
         frame = spark.read.parquet(folder).cache()
         assert frame.count() == 10
@@ -276,6 +280,7 @@ def test_global_views_are_those_of_a_step_and_of_the_program(
     assert result == [1]
 
 
+@pytest.mark.long
 def test_an_unknown_release_of_spark_shares_the_cache_and_says_so(
     step: Step, folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,6 +290,7 @@ def test_an_unknown_release_of_spark_shares_the_cache_and_says_so(
     assert "share what they cache" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["all", "cancelJobGroup", "cancelJobsWithTag"])
 def test_a_step_cancels_jobs_of_its_own_only(
     step: Step, beside: Any, spark: SparkSession, eventually: Eventually, how: str
@@ -295,6 +301,7 @@ def test_a_step_cancels_jobs_of_its_own_only(
     assert result == [4]
 
 
+@pytest.mark.long
 def test_each_step_has_a_directory_of_checkpoints(
     step: Step, beside: Any, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -317,12 +324,14 @@ class TestFiles:
             path.write_text(f"from = {path.parent.name!r}")
         return [str(path) for path in paths]
 
+    @pytest.mark.long
     def test_a_file_ends_with_the_step_that_has_added_it(self, step: Step, two: list[str]) -> None:
         assert step("adds", path=two[0]) == "from = 'a'"
         Path(two[0]).write_text("changed")
         assert step("adds", path=two[1]) == "from = 'b'"
         assert step("adds", path=two[0]) == "changed"
 
+    @pytest.mark.long
     def test_two_steps_may_add_the_same_and_not_another_of_its_name(
         self, step: Step, beside: Any, two: list[str]
     ) -> None:
@@ -332,6 +341,7 @@ class TestFiles:
                 step("adds", path=two[1])
         assert result == ["from = 'a'"]
 
+    @pytest.mark.long
     def test_code_of_a_name_that_was_there_needs_another_python(self, step: Step, two: list[str]) -> None:
         assert step("adds", path=two[0], code=True) == "from = 'a'"
         with pytest.raises(RetryLater, match=r'use "session": "own"'):
@@ -339,6 +349,7 @@ class TestFiles:
         assert step("adds", path=two[0], code=True) == "from = 'a'"
 
 
+@pytest.mark.long
 def test_broadcast_variables_end_with_their_step(step: Step, beside: Any, spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     folder = Path(context._temp_dir)

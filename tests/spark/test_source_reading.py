@@ -154,6 +154,7 @@ def test_jobs_that_run_are_found_once_wherever_they_came_from(
         go.set()
 
 
+@pytest.mark.long
 def test_a_large_read_is_split_over_tasks_and_has_each_job_once(
     read: Read, queue: Queue, redis_client: Any
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_large_read_is_split_over_tasks_and_has_each_job_once(
     frame.unpersist()
 
 
+@pytest.mark.long
 def test_pushed_filters_give_the_same_rows_with_fewer_calls(
     read: Read, queue: Queue, redis_client: Any, pushing: Callable[[str], None]
 ) -> None:
@@ -197,6 +199,7 @@ def settings(queue: Queue) -> Any:
     return queue._settings
 
 
+@pytest.mark.long
 def test_options_choose_the_time_of_the_end_and_the_queue(
     read: Read, queue: Queue, redis_client: Any
 ) -> None:
@@ -209,6 +212,7 @@ def test_options_choose_the_time_of_the_end_and_the_queue(
     assert read("jobs", state="waiting", queue="etl").count() == 50
 
 
+@pytest.mark.long
 def test_flows_and_nodes_are_tables_with_their_generations(
     read: Read, url: str, run_worker: RunWorker, pushing: Callable[[str], None]
 ) -> None:
@@ -267,6 +271,7 @@ def test_flows_and_nodes_are_tables_with_their_generations(
         waiting.cancel("over")
 
 
+@pytest.mark.long
 def test_events_are_a_table(read: Read, queue: Queue) -> None:
     added = [queue.add("a") for _ in range(300)]
     queue.pause()

@@ -45,6 +45,7 @@ def run(spark: SparkSession, url: str, tmp_path: Path) -> Run:
     return running
 
 
+@pytest.mark.long
 def test_each_event_comes_once_and_what_is_lost_is_told(
     run: Run, queue: Queue, url: str, tmp_path: Path, redis_client: Any
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_queue_that_began_anew_with_a_clock_behind_is_read_whole(
     reader.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "why"),
     [

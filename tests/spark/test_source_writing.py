@@ -54,6 +54,7 @@ def jobs(queue: Queue, state: JobState = JobState.WAITING) -> list[Any]:
     return queue.get_jobs(state, limit=10_000)
 
 
+@pytest.mark.long
 def test_many_rows_are_as_many_jobs_and_a_repeat_adds_none(
     patient: SparkSession, write: Write, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_task_that_fails_half_way_and_runs_again_adds_each_row_once(
     assert sorted(job.data["id"] for job in jobs(queue)) == list(range(1_000))
 
 
+@pytest.mark.long
 def test_values_of_every_type_become_json(patient: SparkSession, write: Write, queue: Queue) -> None:
     patient.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -119,6 +121,7 @@ def test_values_of_every_type_become_json(patient: SparkSession, write: Write, q
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_columns_give_payload_and_options(patient: SparkSession, write: Write, queue: Queue) -> None:
     frame = patient.sql(
         """select id, to_json(named_struct('n', id)) as body, if(id = 0, null, cast(id as int)) as rank,
@@ -153,16 +156,16 @@ def test_without_a_key_equal_rows_are_one_job(patient: SparkSession, write: Writ
     [
         ("id / 2 as h", {"key": "h"}, "column h of the option key is of type double; a key must be a string"),
         ("id", {"url": "valkey://127.0.0.1:1"}, "cannot connect to valkey://127.0.0.1:1"),
-        ("if(id = 1, null, id) as id", {"key": "id"}, "has null in its key, in column id"),
-        ("'{' as d", {"data": "d"}, "column d is not JSON: JSONDecodeError, in the row of job row-"),
-        (
-            "5000 as p",
-            {"priority": "p"},
-            "priority must be at most 2048, got 5000, in column p of the row of",
-        ),
         *(
             pytest.param(*case, marks=pytest.mark.long)
             for case in [
+                ("if(id = 1, null, id) as id", {"key": "id"}, "has null in its key, in column id"),
+                ("'{' as d", {"data": "d"}, "column d is not JSON: JSONDecodeError, in the row of job row-"),
+                (
+                    "5000 as p",
+                    {"priority": "p"},
+                    "priority must be at most 2048, got 5000, in column p of the row of",
+                ),
                 (
                     "repeat('x', 1048576) as d",
                     {"key": "d"},
@@ -199,6 +202,7 @@ def test_a_frame_without_columns_is_refused(patient: SparkSession, write: Write,
     assert queue.counts(indexed_only=True)[JobState.WAITING] == 0
 
 
+@pytest.mark.long
 def test_jobs_are_never_overwritten(patient: SparkSession, url: str) -> None:
     writing = patient.range(1).write.format("glidemq").options(url=url, queue="etl", name="load")
     with pytest.raises(Exception, match=r'jobs can only be added: write to glidemq with .mode\("append"\)'):

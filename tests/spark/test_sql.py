@@ -115,6 +115,7 @@ def test_parameters_are_values_and_never_text(sql: Sql) -> None:
     assert found["rows"] == [[7]]
 
 
+@pytest.mark.long
 def test_the_type_of_a_parameter_follows_from_its_values(sql: Sql, subtests: pytest.Subtests) -> None:
     for given, kind in [*PARAMETERS, *(LISTS if HAS_LISTS else [])]:
         with subtests.test(given=given):

@@ -255,6 +255,7 @@ def test_a_step_runs_with_its_arguments_and_reports_its_stages(module: str, make
     assert last["executor_ms"] >= 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_what_a_step_has_read_and_written_is_told(module: str, make_run: MakeRun, tmp_path: Path) -> None:
     folder = str(tmp_path / "some data")
@@ -347,6 +348,7 @@ def test_a_cancel_takes_no_python_worker_from_another_step(
     assert daemon in _daemons()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("fails", [True, False])
 def test_functions_of_a_step_that_has_ended_run_no_more(

@@ -123,6 +123,7 @@ def test_a_time_out_that_another_step_has_given_all_sockets_ends_no_call(
         socket.setdefaulttimeout(None)
 
 
+@pytest.mark.long
 def test_each_step_may_have_functions_that_java_calls(
     steps: Any, make_run: MakeRun, eventually: Eventually, spark: SparkSession
 ) -> None:

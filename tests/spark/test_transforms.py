@@ -78,6 +78,7 @@ def test_the_files_columns_are_those_of_the_schema(spark: SparkSession) -> None:
     assert [(f.name, f.dataType) for f in usable.schema] == [(f.name, f.dataType) for f in FLIGHTS]
 
 
+@pytest.mark.long
 def test_summer_time_is_four_hours_behind_utc(spark: SparkSession) -> None:
     raw = raw_flights(spark, {"month": "7", "time_hour": "2013-07-02T09:00:00Z"})
     row = transforms.typed_flights(raw).collect()[0]
@@ -85,6 +86,7 @@ def test_summer_time_is_four_hours_behind_utc(spark: SparkSession) -> None:
     assert row["scheduled_departure_local"] == datetime(2013, 7, 2, 5, 45)  # noqa: DTZ001
 
 
+@pytest.mark.long
 def test_a_cancelled_flight_is_kept_with_null_delays(spark: SparkSession) -> None:
     absent = {"dep_time": "NA", "dep_delay": "NA", "arr_delay": "", "air_time": None, "tailnum": "NA"}
     row = transforms.typed_flights(raw_flights(spark, absent)).collect()[0]
@@ -100,6 +102,7 @@ def test_a_cancelled_flight_is_kept_with_null_delays(spark: SparkSession) -> Non
         assert row[name] is None
 
 
+@pytest.mark.long
 def test_a_row_that_cannot_be_used_says_why(spark: SparkSession) -> None:
     changes = [change for change, _ in UNUSABLE_ROWS]
     typed = transforms.typed_flights(raw_flights(spark, *changes, {"flight": "16"}))
@@ -115,10 +118,12 @@ def test_of_rows_with_one_key_one_stays_and_none_disappears(spark: SparkSession)
     assert reasons(raw) == [None, None, "absent or unreadable: dest", repeats, repeats]
 
 
+@pytest.mark.long
 def test_a_broken_row_does_not_displace_a_good_one_with_its_key(spark: SparkSession) -> None:
     assert reasons(raw_flights(spark, {"distance": "NA"}, {})) == [None, "absent or unreadable: distance"]
 
 
+@pytest.mark.long
 def test_weather_is_one_row_per_airport_and_utc_hour(spark: SparkSession) -> None:
     names = RAW_WEATHER.names
     first = dict.fromkeys(names, "NA") | {
@@ -186,6 +191,7 @@ def measured(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame([(*row, *rest[len(row) - 3 :]) for row in rows], FLIGHTS_MEASURED)
 
 
+@pytest.mark.long
 def test_delays_count_measure_and_leave_out_what_has_no_delay(spark: SparkSession) -> None:
     flights = measured(
         spark, (False, -4, -10), (False, 0, 15), (False, 15, 16), (False, 61, None), (True, None, None)
@@ -197,6 +203,7 @@ def test_delays_count_measure_and_leave_out_what_has_no_delay(spark: SparkSessio
     assert_same_rows(transforms.delays_overall(flights), expected)
 
 
+@pytest.mark.long
 def test_a_group_without_departures_has_null_measures(spark: SparkSession) -> None:
     row = transforms.delays_by_hour(measured(spark, (True, None, None))).collect()[0].asDict()
     assert (row["key"], row["label"], row["flights"], row["cancelled"], row["departed"]) == (

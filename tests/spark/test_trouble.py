@@ -184,6 +184,7 @@ def test_a_step_that_exits_harms_no_other(spark: SparkSession, module: str, make
     assert not list(spark.sparkContext.getJobTags())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_the_active_session_is_that_of_the_step(module: str, make_run: MakeRun) -> None:
     runs = [
@@ -215,6 +216,7 @@ def test_a_cancel_reaches_the_threads_of_a_step(
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.long
 def test_what_a_step_leaves_running_is_ended_with_it(
     spark: SparkSession, module: str, make_run: MakeRun, eventually: Eventually
 ) -> None:

@@ -50,6 +50,7 @@ def step(name: str, function: str, session: str = "shared", **arguments: Any) ->
     return FlowNode(name, queue="spark", job="spark.python", data=data)
 
 
+@pytest.mark.long
 def test_the_progress_of_a_slow_step_shows_its_stages_and_where_to_look(  # noqa: PLR0917  fixtures
     url: str,
     module: str,

@@ -10,6 +10,7 @@ from glidemq_orchestrate.spark.sessions.warm import WarmSession, warm_session
 from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("conf", "why"),
     [

@@ -153,6 +153,7 @@ def test_what_fixtures_of_a_wider_scope_start_may_last(tmp_path: Path) -> None:
     assert "error" not in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["-n0", "-n1"])
 def test_what_runs_ends_when_the_tests_are_killed(
     tmp_path: Path, option: str, eventually: Eventually
@@ -211,6 +212,7 @@ def test_the_outcome_of_a_program_is_returned(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == (f"{tmp_path}\n", "oh\n", 3)
 
 
+@pytest.mark.long
 def test_half_a_character_ends_no_process_of_pytest_xdist(tmp_path: Path) -> None:
     output = run(
         tmp_path,
@@ -226,6 +228,7 @@ def test_half_a_character_ends_no_process_of_pytest_xdist(tmp_path: Path) -> Non
     assert "1 failed, 1 passed" in output, output
 
 
+@pytest.mark.long
 def test_a_process_that_ends_while_it_is_looked_at_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(process: psutil.Process) -> dict[str, str]:
         raise FileNotFoundError(f"/proc/{process.pid}/environ")

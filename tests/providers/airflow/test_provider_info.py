@@ -94,6 +94,7 @@ def test_the_hook_is_the_one_of_the_connection_type() -> None:
     assert (entry["connection-type"], entry["hook-name"]) == (hook.conn_type, hook.hook_name)
 
 
+@pytest.mark.long
 def test_airflow_offers_the_form_of_a_connection() -> None:
     """Before 3.2 by methods of the hook, later by the provider info; the user interface gets the same."""
     found = asked()["form"]

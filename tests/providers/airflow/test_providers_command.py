@@ -69,11 +69,13 @@ def ours(command: str) -> list[dict[str, Any]]:
     return [row for row in shown()[command] if OURS in json.dumps(row) or PACKAGE in json.dumps(row)]
 
 
+@pytest.mark.long
 def test_list_shows_the_distribution() -> None:
     (row,) = ours("list")
     assert (row["package_name"], row["version"]) == (PACKAGE, __version__)
 
 
+@pytest.mark.long
 def test_get_shows_the_whole_description() -> None:
     (row,) = ours(LISTS[1])
     assert row["package-name"] == PACKAGE

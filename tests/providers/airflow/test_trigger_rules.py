@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from glidemq_orchestrate import Rule
 from tests.rule_oracle import verdicts
 
@@ -15,6 +17,7 @@ OURS: set[Rule] = set()  # rules that Airflow does not have; the oracle alone de
 PROGRAM = Path(__file__).with_name("trigger_rules.py")
 
 
+@pytest.mark.long
 def test_airflow_decides_as_we_do(tmp_path: Path) -> None:
     dags = tmp_path / "dags"
     dags.mkdir()

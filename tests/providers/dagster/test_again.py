@@ -171,6 +171,7 @@ def test_a_step_that_had_completed_runs_anew_when_it_is_chosen(
     assert [one["extract"] for one in work.results] == [1, 4, 7]
 
 
+@pytest.mark.long
 def test_a_step_that_had_failed_is_repaired_when_it_is_chosen(work: Work, stored: dg.DagsterInstance) -> None:
     first = failed_once(work, stored)
     run(stored, dg.ReexecutionOptions(first, step_selection=["etl"]))
@@ -192,6 +193,7 @@ def test_a_failure_of_the_new_generation_is_repaired_in_it(work: Work, stored: d
     assert work.results[1] == {"extract": 7, "load": 8, "report": 9}, "its flow is gone, so all of it runs"
 
 
+@pytest.mark.long
 def test_a_mended_flow_is_accepted_and_keeps_what_completed(work: Work, stored: dg.DagsterInstance) -> None:
     first = failed_once(work, stored)
     work.data["load"] = "mended"
@@ -200,6 +202,7 @@ def test_a_mended_flow_is_accepted_and_keeps_what_completed(work: Work, stored: 
     assert history(work) == ["failed", "completed"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mends", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_retry_of_the_step_repairs(work: Work, stored: dg.DagsterInstance, *, mends: bool) -> None:
     work.failing, work.mend_on_retry = {"load"}, mends
@@ -208,6 +211,7 @@ def test_a_retry_of_the_step_repairs(work: Work, stored: dg.DagsterInstance, *, 
     assert history(work) == (["failed", "completed"] if mends else ["failed"])
 
 
+@pytest.mark.long
 def test_the_tags_of_run_retries_and_what_they_prove(work: Work, stored: dg.DagsterInstance) -> None:
     first = failed_once(work, stored)
     tags = {"dagster/root_run_id": first, "dagster/parent_run_id": first}
@@ -253,6 +257,7 @@ class Waiting:
         return self.outcome
 
 
+@pytest.mark.long
 def test_a_run_ends_when_a_later_one_begins_its_flow_anew(work: Work, stored: dg.DagsterInstance) -> None:
     old = Waiting(work, stored)
     (first,) = stored.get_run_ids(limit=1)
@@ -266,6 +271,7 @@ def test_a_run_ends_when_a_later_one_begins_its_flow_anew(work: Work, stored: dg
     assert work.results == [{"extract": 3, "load": 4, "report": 5}]
 
 
+@pytest.mark.long
 def test_a_run_follows_what_was_begun_by_hand(work: Work, stored: dg.DagsterInstance) -> None:
     waiting = Waiting(work, stored)
     work.started.clear()
@@ -326,6 +332,7 @@ class TestAssets:
         events = result.get_asset_materialization_events()
         return result.run_id, [event.asset_key.to_user_string() for event in events if event.asset_key]
 
+    @pytest.mark.long
     def test_the_failed_ones_are_repaired_and_all_of_them_run_anew(
         self, work: Work, job: dg.JobDefinition, instance: dg.DagsterInstance
     ) -> None:
@@ -341,6 +348,7 @@ class TestAssets:
         _, done = self.execute(job, instance, ["load", "report"], is_asset_resume_retry="true", **parent)
         assert (done, Counter(work.ran)) == (["load", "report"], {"extract": 2, "load": 3, "report": 2})
 
+    @pytest.mark.long
     def test_a_mended_node_is_repaired_and_keeps_what_is_not_selected(
         self, work: Work, job: dg.JobDefinition, instance: dg.DagsterInstance
     ) -> None:

@@ -294,6 +294,7 @@ def test_a_failed_quality_node_is_a_failed_check(
     assert materialized(result) == []
 
 
+@pytest.mark.long
 def test_build_gets_the_context_and_may_not_change_the_shape(
     diamond: FlowSpec, glidemq: GlideMQResource, steps: Steps, instance: dg.DagsterInstance
 ) -> None:

@@ -107,6 +107,7 @@ def job_of_step(attempt: int) -> StepJob:
     )
 
 
+@pytest.mark.long
 def test_a_process_writes_no_end_of_an_attempt_that_was_given_up(make: Callable[..., Any]) -> None:
     instance = make()
     first = StepAttempt(instance, job_of_step(0))
@@ -147,6 +148,7 @@ def test_a_run_ends_with_its_process_unless_it_is_resumed(
         assert "ended by SIGKILL" in str(instance.all_logs(RUN)[-1].message)
 
 
+@pytest.mark.long
 def test_a_run_that_was_terminated_as_it_started_is_not_running_again(make: Callable[..., Any]) -> None:
     instance, execution = make("STARTING"), WarmExecution(Sources())
     started = DagsterEvent(DagsterEventType.RUN_START.value, "job")
@@ -159,6 +161,7 @@ def test_a_run_that_was_terminated_as_it_started_is_not_running_again(make: Call
         assert instance.get_run_by_id(RUN).status.value == end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("status", "end"), [("CANCELING", "CANCELED"), ("STARTED", "FAILURE")])
 def test_a_run_that_is_to_be_terminated_does_not_fail(
     make: Callable[..., Any], status: str, end: str
@@ -169,6 +172,7 @@ def test_a_run_that_is_to_be_terminated_does_not_fail(
     assert instance.get_run_by_id(RUN).status.value == end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("job", "is_lost"), [(f"run.{RUN}.1", False), (JOB, True)])
 def test_a_run_that_another_process_has_is_killed_and_writes_nothing(
     make: Callable[..., dg.DagsterInstance],

@@ -100,6 +100,7 @@ def test_a_check_that_does_not_block_lets_the_flow_go_on(
     assert told(result) == ["load", "check", "report"]
 
 
+@pytest.mark.long
 def test_a_blocking_check_that_only_warns_does_not_block(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, steps: Steps
 ) -> None:
@@ -118,6 +119,7 @@ def again(parent: str, **more: str) -> dict[str, str]:
     return {"dagster/root_run_id": parent, "dagster/parent_run_id": parent, **more}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("must_pass", [True, False], ids=["ours", "of a worker that knows no checks"])
 def test_a_failed_blocking_check_is_repaired_with_what_depends_on_it(
     glidemq: GlideMQResource,
@@ -153,6 +155,7 @@ def test_a_failed_blocking_check_is_repaired_with_what_depends_on_it(
     assert steps.runs - before == {"check": 1, "report": 1}, "load keeps its result"
 
 
+@pytest.mark.long
 def test_a_run_that_selects_only_a_check(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, steps: Steps
 ) -> None:
@@ -162,6 +165,7 @@ def test_a_run_that_selects_only_a_check(
     assert steps.runs == {"load": 1, "check": 1}
 
 
+@pytest.mark.long
 def test_a_node_that_was_skipped_says_nothing_about_its_check(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, steps: Steps
 ) -> None:

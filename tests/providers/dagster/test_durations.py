@@ -56,6 +56,7 @@ def test_a_resource_takes_durations_of_every_form(subtests: pytest.Subtests) -> 
             )
 
 
+@pytest.mark.long
 def test_so_does_the_config_of_a_run(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
     for minute in (60, 60.0, "1m", "PT1M", {"env": "A_MINUTE"}):
         with subtests.test(minute=minute):

@@ -163,6 +163,7 @@ def test_a_step_whose_run_was_ended_by_force_is_ended(steps: Steps, ending: str)
     assert not steps.noted("released")
 
 
+@pytest.mark.long
 def test_a_step_is_not_run_again_after_it_has_begun(steps: Steps) -> None:
     def run_again() -> None:
         try:

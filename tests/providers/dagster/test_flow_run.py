@@ -116,6 +116,7 @@ def test_the_first_event_names_the_flow_and_the_flow_names_the_run(
     assert metadata["glidemq/nodes"].value == 2
 
 
+@pytest.mark.long
 def test_what_a_worker_logs_or_raises_forges_no_event(
     url: str, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
@@ -134,6 +135,7 @@ def test_what_a_worker_logs_or_raises_forges_no_event(
     assert not [text for text in shown if "\n2026" in text or "\x1b" in text]
 
 
+@pytest.mark.long
 def test_labels_of_the_flow_s_own_stay(url: str, instance: dg.DagsterInstance, gate: threading.Event) -> None:
     gate.set()
     own = {f"k{number}": "v" for number in range(14)} | {"dagster_job": "mine"}
@@ -144,6 +146,7 @@ def test_labels_of_the_flow_s_own_stay(url: str, instance: dg.DagsterInstance, g
     assert result.output_for_node("step") == own | {"dagster_run": result.run_id}
 
 
+@pytest.mark.long
 def test_the_server_may_be_away_while_results_are_read(
     tmp_path: Path, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
@@ -171,6 +174,7 @@ def test_the_server_may_be_away_while_results_are_read(
         again.stop()
 
 
+@pytest.mark.long
 def test_a_consumer_that_takes_its_time_misses_none_and_is_told_at_once(
     url: str, instance: dg.DagsterInstance, gate: threading.Event
 ) -> None:
@@ -229,6 +233,7 @@ def interrupt_when(event: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["in a call", "between two tries"])
 def test_a_termination_while_the_server_is_away_is_made_up_for(
     tmp_path: Path,
@@ -290,6 +295,7 @@ def test_a_termination_leaves_a_flow_that_others_want(
     assert not gate.is_set()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("gate")
 @pytest.mark.parametrize("ending", sampled(["report_run_canceling", "report_run_failed", "delete"]))
 def test_a_step_whose_run_has_ended_ends_without_a_signal(
@@ -323,6 +329,7 @@ def test_a_step_whose_run_has_ended_ends_without_a_signal(
     assert (status.state, status.reason.endswith("was terminated")) == ("cancelled", True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_canceled", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_last_step_of_a_canceled_run_cancels_what_its_steps_share(
     url: str,
@@ -347,6 +354,7 @@ def test_the_last_step_of_a_canceled_run_cancels_what_its_steps_share(
         producer.get("mine").cancel()
 
 
+@pytest.mark.long
 def test_a_flow_that_somebody_else_began_is_not_cancelled(
     url: str, instance: dg.DagsterInstance, gate: threading.Event, waits: threading.Event
 ) -> None:
@@ -360,6 +368,7 @@ def test_a_flow_that_somebody_else_began_is_not_cancelled(
     assert not gate.is_set()
 
 
+@pytest.mark.long
 def test_a_generation_of_a_person_is_followed_and_not_cancelled(
     url: str, instance: dg.DagsterInstance, gate: threading.Event, waits: threading.Event
 ) -> None:
@@ -382,6 +391,7 @@ def test_a_generation_of_a_person_is_followed_and_not_cancelled(
         producer.get("mine").cancel()
 
 
+@pytest.mark.long
 class TestChanged:
     """Re-executions from failure of flows that are not what they were."""
 

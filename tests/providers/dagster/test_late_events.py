@@ -78,6 +78,7 @@ def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading
         yield Reading(instance)
 
 
+@pytest.mark.long
 def test_an_event_that_appears_after_a_later_one_is_read(reading: Reading) -> None:
     reading.log.hidden = {"late"}
     reading.write("late")
@@ -89,6 +90,7 @@ def test_an_event_that_appears_after_a_later_one_is_read(reading: Reading) -> No
     assert reading.read(1.0) == []
 
 
+@pytest.mark.long
 def test_a_late_output_is_read_before_the_end_of_its_step(reading: Reading) -> None:
     reading.log.hidden = {"output of a", "end of a"}
     reading.write("output of a", StepOutputData(StepOutputHandle("a")))
@@ -110,6 +112,7 @@ def test_with_the_end_of_a_step_all_is_read_that_it_wrote(reading: Reading) -> N
     assert reading.read() == ["output of a", "end of a"]
 
 
+@pytest.mark.long
 def test_many_events_are_read_once(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading.executor, "_pop_events_limit", 3)
     for number in range(10):
@@ -121,6 +124,7 @@ def test_many_events_are_read_once(reading: Reading, monkeypatch: pytest.MonkeyP
     assert reading.executor._tail == 10
 
 
+@pytest.mark.long
 def test_what_was_missed_after_all_is_read_when_the_health_check_finds_it(reading: Reading) -> None:
     reading.log.hidden = {"very late"}
     reading.write("very late")
@@ -133,6 +137,7 @@ def test_what_was_missed_after_all_is_read_when_the_health_check_finds_it(readin
     assert reading.read() == ["very late"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["canceled", "deleted"])
 def test_a_run_that_somebody_else_has_ended_ends_its_executor(reading: Reading, ending: str) -> None:
     reading.write("one")

@@ -94,6 +94,7 @@ def test_each_partition_has_its_own_event(
     assert (check.passed, check.metadata["glidemq/failed_partitions"].value) == (True, [])
 
 
+@pytest.mark.long
 def test_what_completed_of_a_range_stays_and_a_retry_tells_the_rest(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, ran: list[str], broken: list[str]
 ) -> None:
@@ -109,6 +110,7 @@ def test_what_completed_of_a_range_stays_and_a_retry_tells_the_rest(
     assert done(instance, "load") == {"mon", "tue", "wed"}
 
 
+@pytest.mark.long
 def test_a_failed_check_of_some_partitions_names_them(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, ran: list[str], broken: list[str]
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_run_of_one_partition_has_plain_names(
     assert load.metadata["glidemq/node"].value == "load"
 
 
+@pytest.mark.long
 def test_a_retry_of_the_step_tells_each_asset_once(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, ran: list[str], broken: list[str]
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_retry_of_the_step_tells_each_asset_once(
     assert ran == ["load mon", "check mon", "check mon"]
 
 
+@pytest.mark.long
 def test_a_retry_of_a_range_tells_each_partition_once(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, ran: list[str], broken: list[str]
 ) -> None:

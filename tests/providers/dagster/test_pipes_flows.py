@@ -175,6 +175,7 @@ def test_what_completed_is_materialized_and_a_re_execution_runs_the_rest(work: W
     assert work.runs == {runs.first}, "a completed node would run again if its context changed"
 
 
+@pytest.mark.long
 def test_changed_extras_run_again_what_gets_them(
     work: Work, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_changed_extras_run_again_what_gets_them(
     assert Counter(work.ran) == {"a": 2, "b": 2, "c": 2}
 
 
+@pytest.mark.long
 def test_a_re_execution_of_everything_runs_anew(work: Work, runs: Runs) -> None:
     assert runs.go() == (True, ["a", "b", "c"])
     assert runs.again(resumes=False) == (True, ["a", "b", "c"])

@@ -66,6 +66,7 @@ def test_only_the_second_attempt_counts_after_a_kill_of_the_first(
     assert any('"killed"' in text and "materialization" in text for text in written(url))
 
 
+@pytest.mark.long
 def test_a_step_that_died_and_is_tried_again_shows_each_line_once(
     url: str, stored: dg.DagsterInstance, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

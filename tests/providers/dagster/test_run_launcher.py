@@ -100,6 +100,7 @@ def test_a_run_that_ended_while_it_was_queued_is_let_go(
     launcher.dispose()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["failed", "deleted"])
 def test_the_code_of_a_run_that_has_ended_is_not_imported(
     steps: Steps, launcher: GlideMQRunLauncher, run: dg.DagsterRun, ending: str
@@ -149,6 +150,7 @@ def test_a_server_that_does_not_answer_tells_nothing_of_a_run(
     assert "does not respond" in str(deaf.get_run_worker_debug_info(again(steps, run)))
 
 
+@pytest.mark.long
 def test_runs_and_steps_need_queues_of_their_own(launcher: GlideMQRunLauncher) -> None:
     with pytest.raises(ConfigurationError, match="both q"):
         GlideMQRunLauncher(launcher.connection, run_queue="q", step_queue="q")

@@ -57,6 +57,7 @@ def test_one_that_is_retired_takes_no_job(hung: WarmProcess) -> None:
         hung.run("step", {}, lambda: 0, 1.0)
 
 
+@pytest.mark.long
 def test_the_storages_of_a_new_home_are_not_made_before_there_is_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

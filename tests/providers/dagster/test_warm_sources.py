@@ -246,6 +246,7 @@ def test_open_connections_and_databases_are_named(hazards: Hazards, tmp_path: Pa
     assert hazards.found() == ""
 
 
+@pytest.mark.long
 def test_threads_that_end_before_a_fork_are_no_hazard_and_native_ones_are() -> None:
     code = """
 from dagster_glidemq.warm.hazards import Hazards
@@ -271,6 +272,7 @@ print(repr(hazards.found()))
     assert "the threads" in third
 
 
+@pytest.mark.long
 def test_the_worker_has_no_random_numbers_that_forked_processes_would_share() -> None:
     code = """
 import pkgutil, sys

@@ -125,6 +125,7 @@ def test_the_job_decides_on_attempts_and_time(sides: Sides, bridge: Start, serve
     assert len(runs) == len(sides.added) == 6
 
 
+@pytest.mark.long
 def test_a_retried_job_is_handed_over_anew(
     sides: Sides, bridge: Start, serve: Serve, eventually: Eventually
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_killed_bridge_adds_nothing_twice(
     assert len(completed) == len(set(completed)) == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", sampled(["fetched", "noted", "added", "ended"]))
 def test_a_bridge_that_dies_at_any_point_adds_once(
     sides: Sides, url: str, serve: Serve, eventually: Eventually, point: str
@@ -320,6 +322,7 @@ def test_ends_are_found_without_their_events(
     assert "retries_exhausted" in (queue.get_job(broken).failed_reason or "")
 
 
+@pytest.mark.long
 def test_the_error_of_a_job_is_known_although_its_event_is_read_late(
     sides: Sides, bridge: Start, serve: Serve, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +372,7 @@ def test_many_ends_are_read_in_a_few_trips(sides: Sides, url: str) -> None:
     assert len(trips) == 2
 
 
+@pytest.mark.long
 def test_a_job_that_vanishes_fails_and_runs_again(
     sides: Sides, bridge: Start, serve: Serve, eventually: Eventually
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_long_job_is_renewed_and_handed_out_once(
     assert kinds(images, "a") == [("active", 1), ("completed", 1)]
 
 
+@pytest.mark.long
 def test_a_handler_that_blocks_the_loop_keeps_its_jobs(
     images: ChasquiQueue, serve: Serve, eventually: Eventually
 ) -> None:
@@ -337,6 +338,7 @@ def test_a_deleted_queue_is_served_again(
     eventually(lambda: images.result("a") == 1)
 
 
+@pytest.mark.long
 def test_a_job_of_a_silent_worker_does_not_wait_for_an_empty_queue(
     images: ChasquiQueue, raw: Raw, serve: Serve, eventually: Eventually
 ) -> None:
@@ -355,6 +357,7 @@ def test_a_job_of_a_silent_worker_does_not_wait_for_an_empty_queue(
     assert order.index("left") < 300
 
 
+@pytest.mark.long
 def test_killed_workers_cost_one_delivery_each(
     images: ChasquiQueue, url: str, serve: Serve, eventually: Eventually
 ) -> None:
@@ -375,6 +378,7 @@ def test_killed_workers_cost_one_delivery_each(
         assert kinds(images, job_id).count(("completed", 1)) == 1
 
 
+@pytest.mark.long
 def test_jobs_end_after_the_scripts_were_forgotten(
     images: ChasquiQueue, raw: Raw, serve: Serve, eventually: Eventually
 ) -> None:

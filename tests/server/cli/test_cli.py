@@ -163,6 +163,7 @@ def test_a_wrong_request_gets_one_clear_sentence(
         assert (done.exit_code, expected in done.stderr) == (code, True), done.output
 
 
+@pytest.mark.long
 def test_what_goes_wrong_is_no_traceback(url: str, project: Path) -> None:
     code, _, stderr = run(url, project, "flow", "show", "x", "--url", "valkey://127.0.0.1:1")
 
@@ -212,6 +213,7 @@ def test_the_server_command_keeps_its_data(project: Path, eventually: Callable[.
     client.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(signal.SIGKILL, "was killed by signal 9 (Killed)"), (signal.SIGTERM, "ended with exit code 0")],

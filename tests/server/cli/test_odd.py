@@ -77,6 +77,7 @@ def test_every_command_shows_what_it_can(url: str) -> None:
     assert "WRONGTYPE" in shown[0] + shown[1] + shown[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("redirection", "code", "shown"),
     [(">&-", 0, ""), (">/dev/full", 1, "ConfigurationError: the output cannot be written: No space left")],

@@ -140,6 +140,7 @@ def world(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", GROUPS)
 def test_an_odd_value_is_reported_in_one_sentence(group: str, world: str) -> None:
     for path, command in COMMANDS.items():

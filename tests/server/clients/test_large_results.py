@@ -101,6 +101,7 @@ def test_reader_that_missed_trimmed_results_gets_a_gap(redis_client: Any, url: s
         assert reader.read()[0].is_gap
 
 
+@pytest.mark.long
 def test_small_server_takes_and_drains_after_400_large_results(
     small_server: int, run_worker: RunWorker, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:

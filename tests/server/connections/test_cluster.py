@@ -398,7 +398,7 @@ def _is_up(primaries: Primaries) -> bool:
     return all(one["cluster_state"] == "ok" for one in infos)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 def test_a_worker_goes_on_at_the_replica_of_a_primary_that_died(
     run_worker: RunWorker, eventually: Eventually, tmp_path: Path, how: signal.Signals
 ) -> None:

@@ -231,6 +231,7 @@ def test_a_flow_across_slots_has_generations(
         assert staged.status().state is FlowState.COMPLETED
 
 
+@pytest.mark.long
 def test_a_flow_in_one_slot_survives_the_restart_of_its_primary(
     run_worker: RunWorker, tmp_path: Path, eventually: Eventually
 ) -> None:

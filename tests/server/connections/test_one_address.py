@@ -152,6 +152,7 @@ def test_one_refusal_closes_the_idle_connections_too(front: Front, eventually: E
         assert queue.counts()[JobState.WAITING] == 2
 
 
+@pytest.mark.long
 def test_a_worker_keeps_its_leases_through_a_failover(front: Front, run_worker: RunWorker) -> None:
     calls, begun = Counter[str](), threading.Semaphore(0)
 

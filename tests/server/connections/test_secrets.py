@@ -68,7 +68,7 @@ def environment(directory: Path, url: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "GLIDEMQ_URL": url, "COLUMNS": "200"}
 
 
-@pytest.mark.parametrize("options", [[], ["--log-json"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--log-json"], marks=pytest.mark.long)])
 def test_a_worker_shows_no_password_and_no_payload(
     guarded: Guarded, tmp_path: Path, options: list[str], eventually: Eventually
 ) -> None:

@@ -132,6 +132,7 @@ async def test_a_wrong_secret_is_refused_and_not_shown(
     assert "hunter" not in f"{raised.value!r} {also.value!r} {wrong!r}"
 
 
+@pytest.mark.long
 def test_clients_follow_a_failover_over_tls(guarded: Guarded, eventually: Eventually) -> None:
     before = guarded.primary()
     (replica,) = (server for port, server in guarded.servers.items() if port != before)

@@ -121,6 +121,7 @@ def test_a_client_that_another_ca_signed_is_refused(files: Certificates, tmp_pat
             assert queue.add("work")
 
 
+@pytest.mark.long
 def test_the_leases_of_a_blocked_worker_are_renewed_by_its_user_over_tls(
     guarded: Guarded, run_worker: RunWorker, eventually: Eventually
 ) -> None:

@@ -167,6 +167,7 @@ class TestRestarts:
         assert sorted(found) == ["end", "grow", "part[0]", "part[1]"]
         assert set(found["end"]) == {"grow", "part[0]", "part[1]"}
 
+    @pytest.mark.long
     def test_a_large_flow_restarts_in_slices(self, flows: FlowProducer, work: Work) -> None:
         names = [f"n{n}" for n in range(400)]
         nodes = [*map(node, names), node("end", *names), *(node(f"o{n}", "end") for n in range(400))]

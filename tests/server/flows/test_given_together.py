@@ -14,7 +14,7 @@ from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.builders import node
-from tests.profile import sampled
+from tests.profile import IS_ALL, sampled
 from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ def test_whoever_dies_after_any_call_a_repeat_ends_them_and_runs_none(
         assert (done.status().completed, done.status().skipped) == (1, 3)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25 if IS_ALL else 8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
 def test_in_any_flow_what_is_named_ends_as_asked_and_does_not_run(
     flows: FlowProducer, work: Work, data: st.DataObject

@@ -132,6 +132,7 @@ class TestVanishing:
         supervisor.look(3675)
         assert flow.status().state == "cancelled"
 
+    @pytest.mark.long
     def test_many_flows_of_one_owner(self, flows: FlowProducer, supervisor: Supervisor) -> None:
         mine = [flows.submit(FLOW, owner=MINUTE) for _ in range(50)]
         other = flows.submit(FLOW, owner=Owner("bob"))

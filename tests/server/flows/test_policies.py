@@ -100,6 +100,7 @@ class TestRules:
         nodes = [node(f"completed.{rule}", rule=rule) for rule in Rule]
         assert flows.submit(FlowSpec("n", nodes)).wait(timeout=LONG).status.completed == len(Rule)
 
+    @pytest.mark.long
     def test_a_wide_fan_in_with_a_rule(self, flows: FlowProducer, work: Work) -> None:
         names = [f"{ENDS[n % 3]}.{n}" for n in range(1_500)]
         nodes = [
@@ -112,6 +113,7 @@ class TestRules:
         assert (status.completed, status.failed, status.skipped) == (502, 500, 500)
         assert len(work.inputs["completed.all"]) == 500
 
+    @pytest.mark.long
     def test_a_wide_fan_out_is_skipped_and_failed(self, flows: FlowProducer, work: Work) -> None:
         skipped = [node(f"s{n}", "skipped.1") for n in range(700)]
         failed = [node(f"f{n}", "failed.1") for n in range(700)]

@@ -155,6 +155,7 @@ def test_a_restart_runs_everything_again_in_order(submit: Submit, work: Work) ->
     assert (status.completed, status.generation) == (3, 1)
 
 
+@pytest.mark.long
 def test_a_restart_that_was_cut_off_may_be_repeated(submit: Submit, work: Work, hand: Hand) -> None:
     for calls in [1, 4, 9, 15, 30, 45, 50, 60, 90]:
         work.ran.clear()

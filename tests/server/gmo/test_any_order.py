@@ -370,5 +370,6 @@ def run_machine(machine: type[AnyOrder], hand: Hand, client: Any, examples: int)
     )
 
 
+@pytest.mark.long
 def test_a_flow_survives_any_order_of_events(hand: Hand, redis_client: Any) -> None:
     run_machine(AnyOrder, hand, redis_client, 400 if IS_LONG else 25)

@@ -55,6 +55,7 @@ class TestExtending:
         assert extend(bench, node("b", "a")) == "completed"
         assert status(bench) == ("completed", 2, 2, 0)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("died_after", sampled(range(12)))
     def test_an_extension_that_died_is_repeated(self, bench: Bench, node: Any, died_after: int) -> None:
         bench.submit(node("a"))

@@ -232,6 +232,7 @@ class TestLost:
 
 
 class TestMany:
+    @pytest.mark.long
     @pytest.mark.parametrize("died_after", sampled(range(12)))
     def test_many_nodes_join_together_whichever_call_is_the_last(
         self, bench: Bench, node: Any, died_after: int
@@ -261,6 +262,7 @@ class TestMany:
         assert run_all(bench)[-1] == "join"
         assert status(bench) == ("completed", 132, 132, 0)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("died_after", sampled(range(13)))
     def test_half_of_a_growth_adds_nothing(self, bench: Bench, node: Any, died_after: int) -> None:
         bench.submit(node("split"), node("join", "split"))

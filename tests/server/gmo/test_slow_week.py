@@ -223,6 +223,7 @@ def strange(keys: dict[str, int]) -> list[str]:
     return [key for key in keys if life_of(key) is None]
 
 
+@pytest.mark.long
 def test_nothing_grows_in_a_slow_week_and_all_is_gone_after_it(week: Week) -> None:
     client, sizes = week.bench.client, list[Counter[str]]()
     for day in range(7):

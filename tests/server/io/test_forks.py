@@ -93,6 +93,7 @@ def test_threads_that_use_a_client_first_together_share_one_driver(
     assert {id(driver) for driver in closed} == {id(driver) for driver in made}
 
 
+@pytest.mark.long
 def test_forks_amid_the_calls_of_other_threads_hang_no_process(queue: Queue) -> None:
     job_id = queue.add("a")
     done, wrong = threading.Event(), list[str]()

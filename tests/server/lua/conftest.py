@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from zlib import crc32
 
 import pytest
 import redis
@@ -362,20 +361,6 @@ def slot_servers(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iter
     yield ports, reach
     for port in ports:
         load_libraries(port)
-
-
-SLOT_SERVERS: Final = ("cluster", "one server without our functions")
-
-
-def pytest_itemcollected(item: pytest.Function) -> None:
-    """Run a test that both kinds of servers can run on one of them, half of the tests on each."""
-    if not (calls := getattr(item, "callspec", None)) or "slot_servers" not in calls.params:
-        return
-    if any(mark.args[0] == "slot_servers" for mark in item.iter_markers("parametrize")):
-        return
-    chosen = SLOT_SERVERS[crc32(item.originalname.encode()) % len(SLOT_SERVERS)]
-    if calls.params["slot_servers"] != chosen:
-        item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

@@ -138,6 +138,7 @@ def test_a_beginning_cut_anywhere_is_completed_or_removed_by_supervisors(
     assert {0, 1} == set(began)
 
 
+@pytest.mark.long
 @CLUSTER
 def test_the_one_before_is_cancelled_wherever_the_beginning_is_cut(slots: Slots) -> None:
     for cut in itertools.count(1, 3):
@@ -180,6 +181,7 @@ def test_two_who_begin_at_once_begin_one_after_the_other(
     assert place > 40
 
 
+@pytest.mark.long
 @CLUSTER
 def test_the_same_request_of_two_at_once_begins_one(slots: Slots) -> None:
     for place in places():
@@ -196,6 +198,7 @@ def test_the_same_request_of_two_at_once_begins_one(slots: Slots) -> None:
         assert of_others(slots) == [], place
 
 
+@pytest.mark.long
 @CLUSTER
 def test_two_who_take_turns(slots: Slots) -> None:
     for sizes in itertools.product(sampled((1, 2, 3, 5, 8), 2), repeat=2):
@@ -283,6 +286,7 @@ def test_a_beginning_at_any_place_of_a_retry(slots: Slots) -> None:
             break
 
 
+@pytest.mark.long
 @CLUSTER
 def test_the_removal_of_the_one_before_stays_due_whatever_a_slow_client_does(slots: Slots) -> None:
     failed(slots)
@@ -391,6 +395,7 @@ def test_what_is_kept_is_there_when_the_one_before_is_gone(slots: Slots) -> None
     assert set(results) == set("amn")
 
 
+@pytest.mark.long
 def test_a_job_that_is_removed_while_it_is_carried_over_runs_again(slots: Slots) -> None:
     for place in range(0, 60, 2):
         clear(slots)
@@ -437,6 +442,7 @@ def test_a_flow_that_is_gone_cannot_be_begun_anew_by_its_handle(slots: Slots) ->
         slots.run(restart_flow(ref, "", slots))
 
 
+@pytest.mark.long
 @CLUSTER
 def test_a_hundred_generations_are_kept(slots: Slots) -> None:
     slots.submit(FlowSpec("n", [slot_node("a"), FlowNode("m", queue="c", job="work")]))

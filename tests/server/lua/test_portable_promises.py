@@ -135,6 +135,7 @@ def test_retries_at_any_place_of_a_retry_run_every_node_once(slots: Slots) -> No
             break
 
 
+@pytest.mark.long
 def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
     """Flows that wait for a queue without workers do not keep those behind them waiting."""
     stuck = FlowSpec("n", [slot_node("a", queue="nobody"), slot_node("b"), slot_node("c")])
@@ -313,6 +314,7 @@ def test_a_blocked_node_whose_dependencies_have_all_notified_it_is_woken(slots: 
     assert slots.status() == ("completed", 2, 0)
 
 
+@pytest.mark.long
 def test_no_call_notifies_or_carries_thousands(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     answer = slots.answer

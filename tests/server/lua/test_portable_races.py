@@ -74,6 +74,7 @@ def test_an_abandoned_submission_leaves_nothing_wherever_it_was_cut(slots: Slots
     assert cut > 15
 
 
+@pytest.mark.long
 def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_does(slots: Slots) -> None:
     home = QueueKeys("glide", check_flow(TWO).home)
     index = f"{home.flows()}:state:"
@@ -167,6 +168,7 @@ def test_a_removed_flow_is_not_listed_whatever_a_slow_client_lists(slots: Slots)
     assert place > 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
 def test_a_flow_is_removed_wherever_a_rerun_of_it_is_killed(slots: Slots) -> None:
     home = QueueKeys("glide", check_flow(KEPT).home)
@@ -205,6 +207,7 @@ def test_a_flow_that_ends_while_a_slow_sweep_keeps_it_is_removed(slots: Slots) -
         assert not [key for key in slots.stored() if ":job:" in key or ":gmo:portable" in key], place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
 def test_a_slow_submission_of_a_removed_flow_leaves_no_jobs_and_no_tables(slots: Slots) -> None:
     home = QueueKeys("glide", check_flow(KEPT).home)

@@ -7,7 +7,6 @@ examples, each from another seed; otherwise the seed is fixed.
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -23,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from glidemq_orchestrate.jobs.states import ABSENT
+from tests.profile import IS_LONG
 from tests.server.life_cycle import reached
 from tests.server.lua.invariants import Scan
 
@@ -35,7 +35,7 @@ F = TypeVar("F", bound="Callable[..., None]")
 T = 1700000000000
 _QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 PROFILES = {
-    "ci": settings(
+    "short": settings(
         max_examples=20, stateful_step_count=40, deadline=None, derandomize=True, database=None,
         suppress_health_check=_QUIET, phases=[Phase.generate, Phase.shrink],
     ),
@@ -422,9 +422,8 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.standalone
-@pytest.mark.every_server
 def test_no_sequence_of_calls_loses_or_doubles_a_job(q: Queue) -> None:
-    profile = PROFILES[os.environ.get("GLIDEMQ_TEST_PROFILE", "ci")]
+    profile = PROFILES["long" if IS_LONG else "short"]
     q.life_cycle = None  # the machine looks by itself, once for each rule
     make: Any = lambda: Machine(q, type(q)(q.valkey, "other"))  # noqa: E731  the two queues are bound here
     run_state_machine_as_test(make, settings=profile)

@@ -67,6 +67,7 @@ def test_every_dependent_of_a_wide_node_is_released(keeper: Keeper, *, kill: boo
     assert not keeper.client.exists("glide:{etl}:gmo:notified:f~a")
 
 
+@pytest.mark.long
 def test_every_dependent_of_a_wide_failure_ends(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
     keeper.hand_in(Kind.FAIL, "boom", keeper.begin())
@@ -87,6 +88,7 @@ def test_a_generation_begins_once_whatever_servers_die(keeper: Keeper) -> None:
     assert set(keeper.run(results(new)).values()) == {"new"}
 
 
+@pytest.mark.long
 def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) -> None:
     first = [
         node("a"),
@@ -148,6 +150,7 @@ def every_page(keeper: Keeper, page: Callable[[str], Call[Any]]) -> dict[str, An
             restarts += 1
 
 
+@pytest.mark.long
 def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
     keeper.submit(*wide_join())
     keeper.call(advance_flow(ETL, "f", keeper.now))

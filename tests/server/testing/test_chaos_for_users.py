@@ -134,6 +134,7 @@ def test_a_run_is_seen_again_by_its_number_and_a_check_sees_its_outcome() -> Non
     assert "two rows" in finding.detail
 
 
+@pytest.mark.long
 def test_a_check_sees_what_a_paused_attempt_does_when_it_continues(outside: Path) -> None:
     seen: list[int] = []
 
@@ -265,6 +266,7 @@ class TestTheCommand:
             f"stopped after {report['runs']} of 1000 runs: the others were not completed"
         ]
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -302,6 +304,7 @@ run_chaos(spec, app="{APP}", runs=1000, progress=lambda text: print(text, flush=
 """
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_campaign_that_is_killed(eventually: Eventually) -> None:
     process = subprocess.Popen([sys.executable, "-c", CAMPAIGN], stdout=subprocess.PIPE, cwd=ROOT)
     try:

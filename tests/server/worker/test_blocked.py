@@ -114,6 +114,7 @@ def test_only_the_culprit_is_named_and_nobody_is_run_twice(
     assert "stale" not in log
 
 
+@pytest.mark.long
 def test_a_neighbour_with_short_leases_ends_none_of_a_blocked_worker(
     start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_neighbour_with_short_leases_ends_none_of_a_blocked_worker(
     assert [queue.get_job(job_id).lost_attempts for job_id in ids] == [0] * 3
 
 
+@pytest.mark.long
 def test_a_job_with_a_short_lease_of_its_own_keeps_it(
     start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
     eventually(lambda: not runs(renewer), 5)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_does_not_take_jobs_from_itself(
     start: Callable[[], subprocess.Popen[bytes]], queue: Queue, eventually: Eventually
 ) -> None:
@@ -211,6 +214,7 @@ def test_a_stopped_worker_that_goes_on_runs_no_jobs_of_others(
         end(worker)
 
 
+@pytest.mark.long
 def test_a_killed_renewer_is_replaced_and_ends_with_the_worker(
     start: Callable[[], subprocess.Popen[bytes]], eventually: Eventually
 ) -> None:
@@ -225,6 +229,7 @@ def test_a_killed_renewer_is_replaced_and_ends_with_the_worker(
     eventually(lambda: not runs(second), 5)
 
 
+@pytest.mark.long
 def test_messages_of_a_blocked_subscription_keep_their_leases(url: str, eventually: Eventually) -> None:
     second, ran = timedelta(seconds=1), list[str]()
 

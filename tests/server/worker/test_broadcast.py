@@ -141,6 +141,7 @@ worker.run()
 """
 
 
+@pytest.mark.long
 def test_a_terminated_process_ends_what_it_has_begun(
     url: str, tmp_path: Path, eventually: Eventually, redis_client: Any
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_terminated_process_ends_what_it_has_begun(
     assert not (tmp_path / "b").exists(), "nothing is begun after the signal"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["thread", "async"])
 def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: Eventually, kind: str) -> None:
     begun: list[str] = []
@@ -255,6 +257,7 @@ BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=20, l
 """
 
 
+@pytest.mark.long
 def test_a_survivor_takes_over_as_many_as_it_runs(
     url: str, start: Any, tmp_path: Path, eventually: Eventually, redis_client: Any
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_server_of_a_killed_process_ends_in_order(
         assert queue.get_job("1").name == "a"
 
 
+@pytest.mark.long
 def test_the_server_of_a_process_killed_while_it_starts_ends_too(
     tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_process_that_starts_when_its_owner_is_killed_ends_too(eventually: Eve
     eventually(partial(is_gone, child), 20)
 
 
+@pytest.mark.long
 def test_a_killed_server_command_leaves_its_port_free(tmp_path: Path, eventually: Eventually) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -178,6 +180,7 @@ time.sleep(600)
             os.kill(forked, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_what_is_forgotten_and_what_ended_well_is_left_alone() -> None:
     stranger = subprocess.Popen(["sleep", "606"])
     mine = Lifeline()

@@ -94,6 +94,7 @@ def test_however_a_handler_ends_only_its_own_job_fails(
         assert str(job.failed_reason).startswith(reason), end
 
 
+@pytest.mark.long
 def test_a_process_that_dies_between_two_jobs_is_replaced(queue: Queue, run_worker: RunWorker) -> None:
     run_worker(["etl"], handlers_of(process_handlers.measure), concurrency=1)
     pids = []
@@ -104,6 +105,7 @@ def test_a_process_that_dies_between_two_jobs_is_replaced(queue: Queue, run_work
     assert len(set(pids)) == 3
 
 
+@pytest.mark.long
 def test_a_process_starts_while_handlers_keep_the_threads_of_the_loop(
     queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
@@ -136,6 +138,7 @@ def pid_of(process: Any) -> int | None:
     return pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("end", "result"), [("forks", "parent"), ("pool", [1, 2]), ("talks", None)])
 def test_a_handler_may_use_processes_of_its_own(
     queue: Queue, run_worker: RunWorker, end: str, result: Any
@@ -282,6 +285,7 @@ def test_nothing_of_a_killed_worker_is_left(
     assert time.monotonic() - killed < 8  # it was more than ten before
 
 
+@pytest.mark.long
 def test_a_worker_that_ends_well_leaves_nothing_either(
     worker: subprocess.Popen[bytes], queue: Queue, eventually: Eventually
 ) -> None:
@@ -293,6 +297,7 @@ def test_a_worker_that_ends_well_leaves_nothing_either(
     eventually(lambda: not any(map(runs, below)), 8)
 
 
+@pytest.mark.long
 def test_a_process_that_cannot_start_fails_its_job(
     url: str, queue: Queue, tmp_path: Path, eventually: Eventually
 ) -> None:

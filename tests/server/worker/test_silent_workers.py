@@ -65,6 +65,7 @@ def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
         eventually(lambda: any(said in line and job_id in line for line in caplog.messages), 20)
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_for_the_leases_of_another_says_so_once(  # noqa: PLR0917  fixtures
     queue: Queue,
     hand: Hand,

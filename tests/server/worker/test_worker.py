@@ -132,6 +132,7 @@ class TestDying:
         assert queue.get_job(job_id).result == "attempt 1"
         assert nothing_is_held(redis_client)
 
+    @pytest.mark.long
     def test_a_job_is_not_lost_when_the_worker_that_watches_it_leaves(  # noqa: PLR0917  fixtures
         self,
         queue: Queue,
@@ -398,6 +399,7 @@ def test_a_delayed_job_runs_when_it_is_due(
     assert time.monotonic() - added >= 0.3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["jobs", "flow"])
 def test_results_do_not_pile_up_in_a_worker(
     kind: str, url: str, queue: Queue, flows: FlowProducer, eventually: Eventually

@@ -13,6 +13,7 @@ from glidemq_orchestrate.spark.setup.spark_settings import SparkSettings
 MISSING = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("absent", "named"), [(["pyspark", "py4j"], "PySpark"), (["psutil"], "psutil"), (["py4j"], "py4j")]
 )

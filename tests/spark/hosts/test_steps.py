@@ -159,6 +159,7 @@ def test_a_cancel_reaches_the_executors(
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.long
 def test_what_a_step_caches_and_its_global_views_end_with_it(shared: Hosts, make: Make) -> None:
     inside = run(shared, make("caches", name="mine"))
     assert inside["cached"] >= 2

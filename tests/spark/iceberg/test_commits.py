@@ -84,6 +84,7 @@ class TestCommits:
         assert rows() == [(1,)]
         assert commits() == 1
 
+    @pytest.mark.long
     @pytest.mark.parametrize("replace", ["all", "partitions"])
     def test_a_late_commit_does_not_hide_a_later_attempt(self, spark: SparkSession, replace: str) -> None:
         published(spark, 1_000, "select 1 as n, 'a' as p", partition_by=["p"])
@@ -97,6 +98,7 @@ class TestCommits:
         published(spark, 5_000, "select 5 as n, 'c' as p")
         assert rows() == [(5, "c")]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("what", ["expired", "clock ahead", "both"])
     def test_an_accepted_attempt_is_committed_whatever_others_do(
         self, spark: SparkSession, what: str, monkeypatch: pytest.MonkeyPatch
@@ -116,6 +118,7 @@ class TestCommits:
         assert made(spark, late)
         assert rows() == [(0,), (1,), (2,), (3,)]
 
+    @pytest.mark.long
     def test_one_that_was_committed_is_known_when_its_snapshot_has_expired(
         self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -130,6 +133,7 @@ class TestCommits:
         assert made(spark, result)
         assert rows() == [(2,)]
 
+    @pytest.mark.long
     def test_a_late_commit_hides_no_later_attempt_whose_snapshot_has_expired(
         self, spark: SparkSession
     ) -> None:
@@ -140,6 +144,7 @@ class TestCommits:
         assert made(spark, late)
         assert rows() == [(1, "b"), (2, "a")]
 
+    @pytest.mark.long
     def test_what_is_noted_in_the_table_does_not_grow(self, spark: SparkSession) -> None:
         for number in range(4):
             published(spark, 1_000 + number, f"select {number} as n", replace="nothing")
@@ -147,6 +152,7 @@ class TestCommits:
             f"glidemq.committed.{name_of(context(1_003))}"
         ]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("what", ["columns", "partitions", "another table"])
     def test_a_table_that_is_changed_while_a_step_writes_fails_the_step(
         self, spark: SparkSession, what: str, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +179,7 @@ class TestCommits:
             with pytest.raises(TableChanged, match=r"iceberg:lake\.sales\.orders were changed while"):
                 wrote(spark, 2_000, "select 2L as n, 'b' as p", replace="nothing")
 
+    @pytest.mark.long
     def test_files_that_went_before_the_commit_are_told(self, spark: SparkSession) -> None:
         published(spark, 1_000, "select 1 as n")
         late = wrote(spark, 2_000, "select 2 as n")
@@ -182,6 +189,7 @@ class TestCommits:
             made(spark, late)
         assert rows() == [(1,)]
 
+    @pytest.mark.long
     def test_attempts_that_never_counted_are_removed_and_no_other(self, spark: SparkSession) -> None:
         result = published(spark, 1_000, "select 1 as n")
         never = wrote(spark, 2_000, "select 2 as n")
@@ -195,6 +203,7 @@ class TestCommits:
         with pytest.raises(Unrecoverable, match="expire these"):
             tidy(f"iceberg:{TABLE}", replaced=timedelta(0))
 
+    @pytest.mark.long
     def test_a_step_reads_at_least_what_the_steps_before_it_have_published(self, spark: SparkSession) -> None:
         published(spark, 1_000, "select 1 as n")
         new = wrote(spark, 2_000, "select id as n from range(5)")

@@ -35,12 +35,14 @@ class TestTables:
         assert first["published"]["columns"] == ["id", "name"]
         assert first["published"]["path"].startswith(str(Path(table().location().removeprefix("file://"))))
 
+    @pytest.mark.long
     def test_an_empty_frame_empties_the_table(self, spark: SparkSession) -> None:
         published(spark, 1_000, "select id from range(3)")
         assert published(spark, 2_000, "select id from range(3) where id > 5")["published"]["rows"] == 0
         assert rows() == []
         assert read_published(spark, f"iceberg:{TABLE}").count() == 0
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("kind", "values"),
         [
@@ -65,6 +67,7 @@ class TestTables:
         assert sorted(row[0] for row in after) == list(range(2, len(values) + 2))
         assert sorted((row[1] for row in after), key=repr) == sorted((row[1] for row in before), key=repr)
 
+    @pytest.mark.long
     def test_a_table_by_days_is_replaced_day_by_day(self, spark: SparkSession) -> None:
         times = (
             "select timestamp'2026-01-01 23:59:59.999' + make_interval(0, 0, 0, id) as at, id from range(3)"
@@ -95,6 +98,7 @@ class TestTables:
         with pytest.raises(Unrecoverable, match="does not fit the table"):
             wrote(spark, 3_000, "select array(1) as n")
 
+    @pytest.mark.long
     def test_what_others_deleted_and_added_is_read_as_it_is(self, spark: SparkSession) -> None:
         published(spark, 1_000, "select id, 'a' as name from range(3)")
         table().delete("id = 1")
@@ -104,6 +108,7 @@ class TestTables:
         assert sorted(tuple(row) for row in frame.collect()) == [(0, "a"), (2, "a")]
         assert frame.columns == ["id", "title"]
 
+    @pytest.mark.long
     def test_a_statement_writes_rows_for_a_table(
         self, spark: SparkSession, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
     ) -> None:

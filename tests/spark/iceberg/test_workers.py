@@ -25,6 +25,7 @@ def queue(url: str) -> Iterator[Queue]:
 
 @pytest.mark.usefixtures("_spark_environment")
 class TestWorkers:
+    @pytest.mark.long
     def test_days_that_are_published_at_the_same_time_are_all_there(
         self, url: str, run_worker: RunWorker, warm_handlers: Handlers
     ) -> None:

@@ -34,6 +34,7 @@ class TestTables:
         assert rows(read_published(spark, first).where("a = 1")) == [(1, "x")]
         assert rows(read_published(spark, {"nested": second})) == [(7,)]
 
+    @pytest.mark.long
     def test_an_empty_table_is_one(self, spark: SparkSession, tmp_path: Path) -> None:
         for epoch, sql in enumerate(("select 1 as a where false", "select 1 as a limit 0"), start=1):
             assert written(spark, tmp_path, epoch, sql)["published"]["rows"] == 0
@@ -45,6 +46,7 @@ class TestTables:
         assert read_published(spark, str(tmp_path)).columns == ["a", "day"]
         assert rows(read_published(spark, str(tmp_path))) == []
 
+    @pytest.mark.long
     def test_partitions_are_replaced_one_by_one(self, spark: SparkSession, tmp_path: Path) -> None:
         by: Any = {"partition_by": ["day", "n"]}
         values = (
@@ -77,6 +79,7 @@ class TestTables:
         assert told["published"]["columns"] == ["v", "day"]
         assert sorted(rows(read_published(spark, str(tmp_path)))) == [("NEW", 1), ("b", 2)]
 
+    @pytest.mark.long
     def test_a_column_keeps_its_type_or_grows(self, spark: SparkSession, tmp_path: Path) -> None:
         by: Any = {"partition_by": ["day"], "replace": "partitions"}
         written(
@@ -170,6 +173,7 @@ class TestTables:
         assert store.names("") == []
 
 
+@pytest.mark.long
 def test_the_example_of_the_documentation_runs(spark: SparkSession, tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "how-to" / "published-data.md"
     text = page.read_text(encoding="utf-8")

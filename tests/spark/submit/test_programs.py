@@ -88,6 +88,7 @@ json.dump(result, open(os.environ["GLIDEMQ_RESULT"], "w"))
     assert run.recorder.reported[-1]["ui"].startswith("http://")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "kind", "expected"),
     [

@@ -246,6 +246,7 @@ class Stopped(Cancelled):
         return super().wait(timeout)
 
 
+@pytest.mark.long
 def test_a_stale_attempt_ends_nothing_of_the_next_one(make: Callable[..., Run], folder: Path) -> None:
     first, second = make(RUNS, str(folder), "x"), make(RUNS, str(folder), "x")
     first.ctx.cancelled = stopped = Stopped()

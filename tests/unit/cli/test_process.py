@@ -53,7 +53,7 @@ def test_a_package_that_cannot_be_found_is_reported_once_at_the_start(
     assert packages == named
     (record,) = caplog.records
     expected = "--allow-import: there is no module nosuchmodule, other_missing.steps. Fix: "
-    assert (record.levelname, record.message.startswith(expected)) == ("WARNING", True)
+    assert (record.levelname, record.getMessage().startswith(expected)) == ("WARNING", True)
 
 
 def test_the_packages_of_the_app_need_no_search(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from rich.console import Console
 
 from glidemq_orchestrate import FlowState, JobState
@@ -135,6 +136,7 @@ def test_several_roots_stand_side_by_side_until_something_joins_them() -> None:
     assert left([blocked("a"), blocked("b"), blocked("c", "a", "b")]) == ["├── a", "└── b", "c"]
 
 
+@pytest.mark.long
 def test_a_long_chain_and_a_deep_comb_stay_readable() -> None:
     chain = [blocked("a"), *(blocked("a" * n, "a" * (n - 1)) for n in range(2, 60))]
     assert all(line.startswith("a") for line in left(chain))

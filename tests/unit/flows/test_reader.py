@@ -179,6 +179,7 @@ ODD: dict[str, str | bytes] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_an_odd_file_is_refused_in_one_line(tmp_path: Path, subtests: pytest.Subtests) -> None:
     for kind, content in ODD.items():

@@ -51,6 +51,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return at
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["clear", "mended", "first"])
 def test_a_try_continues_one_that_died_at_any_request(
     flows: FlowProducer,

@@ -33,7 +33,10 @@ def test_the_tree_in_a_terminal_is_live(url: str, file: str, run_worker: RunWork
         assert shown.ended() == 0
 
 
-@pytest.mark.parametrize("words", [["--json"], ["--lines"], []])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(["--json"], marks=pytest.mark.long), pytest.param(["--lines"], marks=pytest.mark.long), []],
+)
 def test_a_broken_connection_is_opened_again(
     url: str, words: list[str], flows: FlowProducer, run_worker: RunWorker, redis_client: Any
 ) -> None:

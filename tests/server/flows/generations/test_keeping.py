@@ -169,6 +169,7 @@ def test_from_some_nodes_on(broken: FlowProducer, work: Work) -> None:
     assert outcome.results == {name: f"{name}!" for name in "abcde"}
 
 
+@pytest.mark.long
 def test_many_nodes_and_wide_ones(flows: FlowProducer, work: Work, path: str) -> None:
     count = 1_200 if path == "staged" else 600  # more than a page of each
     names = [f"n{n}" for n in range(count)]

@@ -156,6 +156,7 @@ def test_its_jobs_go_and_its_summary_stays(
     assert [(one.id, one.generation) for one in broken.list()] == [("f", 2)]
 
 
+@pytest.mark.long
 def test_a_hundred_are_kept(flows: FlowProducer, work: Work) -> None:
     flow = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
     for _ in range(105):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("path")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["follow", "completed"])
 def test_killed_after_each_call(flows: FlowProducer, work: Work, hand: Hand, what: Any) -> None:
     for calls in sampled(range(1, 12)):

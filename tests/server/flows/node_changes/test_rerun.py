@@ -229,6 +229,7 @@ def test_rules_and_policies_hold_again(flows: FlowProducer, work: Work) -> None:
     assert counts(flow) == ("failed", 3, 3, 0)
 
 
+@pytest.mark.long
 def test_wide_ones(flows: FlowProducer, work: Work) -> None:
     leaves = [node(f"leaf-{i}", "a") for i in range(120)]
     spec = FlowSpec("n", [node("a"), *leaves, node("z", *(leaf.name for leaf in leaves))])

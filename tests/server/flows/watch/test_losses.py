@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from glidemq_orchestrate import FlowProducer, Worker
 from glidemq_orchestrate.flows import NodeChange
 from glidemq_orchestrate.flows.watch import _changes, _read, begin_watch, next_changes
@@ -89,6 +91,7 @@ def test_readers_of_a_flow_that_changes_lose_and_repeat_nothing(
     assert len(last_states(changes)) == 46
 
 
+@pytest.mark.long
 def test_a_killed_worker_shows_as_another_attempt(
     url: str, flows: FlowProducer, eventually: Eventually
 ) -> None:
