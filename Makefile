@@ -126,7 +126,7 @@ lint: setup  ## Check style, import contracts, and that all generated files are 
 	@$(STUBS) --check
 
 type: setup  ## Check types, strictly.
-	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy --num-workers 2 $(SOURCES)
 	$(BIN)/mypy $(patsubst %.pyi,%.py,$(wildcard glidemq_orchestrate/*/*.pyi))  # else only their stubs are read
 
 fmt: setup  ## Format the code.

@@ -206,6 +206,7 @@ def test_jobs(raw: Any, queue: Queue, run_worker: RunWorker) -> None:
     assert running.error is None
 
 
+@pytest.mark.long
 def test_jobs_of_the_dead(raw: Any, queue: Queue, url: str) -> None:
     """A supervisor takes back what a dead worker held, whatever is stored there."""
     with Queue("etl", url) as other:

@@ -76,6 +76,7 @@ def test_a_worker_that_cannot_start_fails_the_test(tmp_path: Path) -> None:
     assert "no licence" in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("option", "ending"), [("", "1 error"), (", may_leave_active=True", "1 passed")])
 def test_a_job_that_is_left_active_fails_the_test(tmp_path: Path, option: str, ending: str) -> None:
     output = run(

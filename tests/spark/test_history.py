@@ -112,6 +112,7 @@ def counted_by_pandas(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 class TestTables:
+    @pytest.mark.long
     def test_durations_are_those_of_pandas(self, spark: SparkSession) -> None:
         rows = random_rows(1)
         found = transforms.durations(transforms.timed(table(spark, rows))).toPandas()

@@ -134,6 +134,7 @@ def check(row: Any, job: Job) -> None:
         assert (moment and moment.astimezone(UTC)) == getattr(job, name)
 
 
+@pytest.mark.long
 def test_jobs_that_run_are_found_once_wherever_they_came_from(
     read: Read, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
@@ -307,6 +308,7 @@ STEP = """
 """
 
 
+@pytest.mark.long
 def test_a_step_needs_no_registration(  # noqa: PLR0917
     make_run: MakeRun, url: str, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:

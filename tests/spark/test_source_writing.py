@@ -146,6 +146,7 @@ def test_columns_give_payload_and_options(patient: SparkSession, write: Write, q
         assert [job.data for job in jobs(plain, JobState.PRIORITIZED)] == [[1, 2]]
 
 
+@pytest.mark.long
 def test_without_a_key_equal_rows_are_one_job(patient: SparkSession, write: Write, queue: Queue) -> None:
     write(patient.sql("select id % 3 as one, cast(null as int) as two from range(9)"))
     assert sorted(job.data["one"] for job in jobs(queue)) == [0, 1, 2]
@@ -196,6 +197,7 @@ def test_what_cannot_be_added_is_told_in_a_sentence_and_adds_nothing(  # noqa: P
     assert queue.counts(indexed_only=True)[JobState.WAITING] == 0
 
 
+@pytest.mark.long
 def test_a_frame_without_columns_is_refused(patient: SparkSession, write: Write, queue: Queue) -> None:
     with pytest.raises(Exception, match="the frame has no columns: its rows would all be one job"):
         write(patient.range(3).select())

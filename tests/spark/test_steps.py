@@ -300,6 +300,7 @@ def test_progress_comes_while_a_step_runs_and_never_goes_back(
     assert len(done) == len({str(step) for step in run.recorder.reported})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["slow", "stubborn"])
 def test_cancelling_ends_the_spark_jobs_of_the_step_and_of_no_other(
     spark: SparkSession, module: str, make_run: MakeRun, step: str

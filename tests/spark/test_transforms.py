@@ -112,6 +112,7 @@ def test_a_row_that_cannot_be_used_says_why(spark: SparkSession) -> None:
     assert usable == ["2013-01-02 EWR UA 16"]
 
 
+@pytest.mark.long
 def test_of_rows_with_one_key_one_stays_and_none_disappears(spark: SparkSession) -> None:
     raw = raw_flights(spark, {}, {}, {"dep_delay": "17"}, {"origin": "JFK"}, {"dest": "NA"})
     repeats = "repeats 2013-01-02 EWR UA 15"
@@ -154,6 +155,7 @@ def test_lookups_are_unique_even_where_the_file_repeats_itself(spark: SparkSessi
     assert_same_rows(transforms.named(raw, "carrier", key="carrier", name="airline_name"), expected)
 
 
+@pytest.mark.long
 def test_planes_have_numbers_or_null(spark: SparkSession) -> None:
     values = {"tailnum": "N1", "year": "NA", "manufacturer": "BOEING", "seats": "55"}
     names = RAW_PLANES.names
@@ -216,6 +218,7 @@ def test_a_group_without_departures_has_null_measures(spark: SparkSession) -> No
     assert {value for name, value in row.items() if name.endswith(("_min", "_share"))} == {None}
 
 
+@pytest.mark.long
 def test_keys_and_labels_of_carriers_and_routes(spark: SparkSession) -> None:
     flights = measured(
         spark, (False, 1, 1), (False, 1, 1, "AA", "American", "JFK", "SJU", None, 5, 1.0, 0.0, 1.0)

@@ -106,6 +106,7 @@ def test_a_failed_flow_gives_exit_code_1_and_its_reason(url: str, project: Path)
     assert "upstream failed: clean-2" in shown
 
 
+@pytest.mark.long
 def test_a_flow_is_cancelled_and_run_again(
     url: str, project: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_taken_port_is_named_with_what_to_do(project: Path, url: str) -> None:
     assert "is taken; stop what listens there or choose another with --port" in stderr
 
 
+@pytest.mark.long
 def test_a_data_directory_in_use_is_named_with_what_to_do(project: Path, url: str) -> None:
     with EmbeddedServer(data_dir=project / "data") as first:
         code, _, stderr = run(url, project, "server", "--data", "data")

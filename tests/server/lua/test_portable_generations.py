@@ -156,6 +156,7 @@ def test_the_one_before_is_cancelled_wherever_the_beginning_is_cut(slots: Slots)
             break
 
 
+@pytest.mark.long
 @CLUSTER
 @pytest.mark.parametrize("slow_how", ["restart", "retry_failed"])
 @pytest.mark.parametrize("how", ["restart", "retry_failed"])

@@ -103,6 +103,7 @@ def test_the_one_with_the_most_losses_runs_alone(
     assert max(beside.values()) > 1
 
 
+@pytest.mark.long
 def test_a_job_that_kills_its_workers_fails_and_takes_none_of_those_beside_it(
     url: str, queue: Queue, eventually: Eventually, tmp_path: Path
 ) -> None:

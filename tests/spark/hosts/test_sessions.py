@@ -75,6 +75,7 @@ def test_a_worn_session_is_replaced_before_it_ends(make: Make, eventually: Event
         assert run(hosts, make("about"))["pid"] in ready[-1] - {first[0]}
 
 
+@pytest.mark.long
 def test_a_host_that_cannot_have_a_session_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     hosts = Hosts()
