@@ -213,22 +213,34 @@ def restart_flow(  # noqa: PLR0913  as the public method
     for _ in range(MAX_TRIES):
         if request and (known := (yield from _of_request(ref, stored_request, clock))):
             return known
-        yield from fenced(ref, generation)
-        status = yield from _status(ref)
-        raise_if_superseded(status)
-        if status.state is FlowState.STAGING:  # none of it has run
-            return ref
-        stored = yield from read_flow(ref, clock)
-        flow = replace(stored.flow, request=stored_request, owner=owner)
-        if again is not None:
-            _check_names(ref, flow, again)
-            kept = yield from compared(ref, flow, again)
-            flow = replace(flow, carried=kept.carried, edges_kept=kept.edges_kept)
-        before = Before(ref.flow_id, "restart", stored.extensions)
-        new = yield from _begin_after(ref, flow, before, clock)
+        try:
+            yield from fenced(ref, generation)
+            new = yield from _restart_after(ref, stored_request, clock, owner, again)
+        except Superseded:  # perhaps by the same request of another caller
+            if request and (known := (yield from _of_request(ref, stored_request, clock))):
+                return known
+            raise
         if new is not None:
             return new
     raise _taken(ref)
+
+
+def _restart_after(
+    ref: FlowRef, request: str, clock: Clock, owner: Owner | None, again: Collection[str] | None
+) -> Op[FlowRef | None]:
+    """Begin the next generation as ``restart_flow`` does; None if the current one has changed meanwhile."""
+    status = yield from _status(ref)
+    raise_if_superseded(status)
+    if status.state is FlowState.STAGING:  # none of it has run
+        return ref
+    stored = yield from read_flow(ref, clock)
+    flow = replace(stored.flow, request=request, owner=owner)
+    if again is not None:
+        _check_names(ref, flow, again)
+        kept = yield from compared(ref, flow, again)
+        flow = replace(flow, carried=kept.carried, edges_kept=kept.edges_kept)
+    before = Before(ref.flow_id, "restart", stored.extensions)
+    return (yield from _begin_after(ref, flow, before, clock))
 
 
 def _check_names(ref: FlowRef, flow: CheckedFlow, names: Iterable[str]) -> None:

@@ -29,6 +29,8 @@ from tests.server.flows.generations.conftest import end_with_a_failure
 from tests.server.policy_work import LONG, Work
 
 if TYPE_CHECKING:
+    from glidemq_orchestrate.flows.generation import FlowRef
+    from glidemq_orchestrate.wire.call import Op
     from tests.conftest import Eventually
     from tests.server.conftest import Hand
 
@@ -145,3 +147,26 @@ def test_a_flow_that_is_being_staged_is_mended_too(
     assert flow.wait(timeout=LONG).status.completed == 5
     assert flow.history()[0].state == "cancelled"
     assert sorted(work.ran) == list("abcde")
+
+
+def test_a_restart_finds_what_the_same_request_of_another_caller_began_at_any_moment(
+    flows: FlowProducer, work: Work, hand: Hand
+) -> None:
+    for calls in range(6):
+        flow_id = f"f{calls}"
+        end_with_a_failure(flows, work, flow_id)
+        ref = flows.get(flow_id)._ref
+        found: list[FlowRef] = []
+        late = hand.steps(kept(restart_flow(ref, "click 1", SystemClock()), found))
+        for _ in zip(range(calls), late, strict=False):
+            pass
+        flow = flows.get(flow_id)
+        flow.restart(idempotency_key="click 1")
+        list(late)
+        assert [one.flow_id for one in found] == [flow._ref.flow_id], calls
+        assert flow.wait(timeout=LONG).status.completed == 5
+        assert flows.get(flow_id).generation == 1
+
+
+def kept(op: Op[FlowRef], found: list[FlowRef]) -> Op[None]:
+    found.append((yield from op))
