@@ -430,20 +430,25 @@ class JobFailed(GlideMQError):
 
 @dataclass(frozen=True, slots=True)
 class FailedNode:
-    """A node that did not complete: its name, job id, reason and number of attempts."""
+    """A node that did not complete: its name, job id, reason and number of attempts.
+
+    ``ignored``: the flow does not fail because of it, since its ``on_failure`` is ``ignore``.
+    """
 
     name: str
     job_id: str
     reason: str
     attempts: int
+    ignored: bool = False
 
 
 class FlowFailed(GlideMQError):
-    """The flow ended as failed; ``failed`` lists its failed nodes, causes before consequences."""
+    """The flow ended as failed; ``failed`` lists its failed nodes: causes, ignored failures, consequences."""
 
     def __init__(self, flow_id: str, failed: Sequence[FailedNode]) -> None:
         self.flow_id, self.failed = flow_id, list(failed)
-        causes = [node for node in self.failed if not node.reason.startswith("upstream failed: ")]
+        own = [node for node in self.failed if not node.reason.startswith("upstream failed: ")]
+        causes = [node for node in own if not node.ignored] or own
         shown = "; ".join(f"{node.name}: {node.reason}" for node in causes[:3] or self.failed[:1])
         more = f" (and {len(causes) - 3} more)" if len(causes) > 3 else ""
         super().__init__(f"flow {flow_id} failed: {shown}{more}")

@@ -260,6 +260,11 @@ class Policy:
     queue_timeout_ms: int | None = None
     delay_ms: int = 0
 
+    @property
+    def is_ignored(self) -> bool:
+        """Whether a failure of the node does not fail the flow."""
+        return self.on_failure is OnFailure.IGNORE
+
     @classmethod
     def read(cls, text: str) -> Policy:
         """Read the stored form."""

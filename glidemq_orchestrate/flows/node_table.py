@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from glidemq_orchestrate.errors import FailedNode
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.jobs import job_hash
@@ -32,6 +33,7 @@ REMOVED: Final = "removed-"
 STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
     "gmo:round", "gmo:token", "lastActive", "stalledCount", "gmo:lost", "gmo:removed", "gmo:gone",
+    "gmo:on_failure",
 )  # fmt: skip
 """The fields of a job for the status of its node. The state comes first."""
 
@@ -112,7 +114,7 @@ def _timed(name: str, row: str, fields: Sequence[str], missing: str = "") -> Tim
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
     """Rank and status of a node, from its row of the node table and its ``STATUS_FIELDS``."""
     state, attempts, begun, finished, reason, progress, skipped, run, token, *rest = fields
-    renewed, stalled, lost, stub, gone = rest
+    renewed, stalled, lost, stub, gone, on_failure = rest
     begun = started(state, begun, finished, token) or ""
     is_removed = not state or state.startswith(REMOVED) or bool(gone)
     if skipped:
@@ -140,6 +142,7 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
         renewed_at=moment(renewed) if now is JobState.ACTIVE else None,
         lost_attempts=max(number(stalled), number(lost)),
         removed=is_removed,
+        ignored=now is JobState.FAILED and on_failure == OnFailure.IGNORE,
     )
 
 
@@ -157,7 +160,7 @@ def flow_results(
 
 def failed_node(node: NodeStatus) -> FailedNode:
     """The failed node, in the form for errors and outcomes."""
-    return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
+    return FailedNode(node.name, node.job_id, node.reason, node.attempts, node.ignored)
 
 
 def node_inputs(

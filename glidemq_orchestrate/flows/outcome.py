@@ -26,7 +26,7 @@ def results(ref: FlowRef) -> Op[dict[str, Any]]:
 
 
 def outcome(ref: FlowRef, status: FlowStatus) -> Op[FlowOutcome]:
-    """Read the results, and the failures, causes first.
+    """Read the results, and the failures: causes, ignored ones, consequences.
 
     Raises:
         ResultRemoved: The flow has completed, and results were removed.
@@ -37,7 +37,7 @@ def outcome(ref: FlowRef, status: FlowStatus) -> Op[FlowOutcome]:
     failed = []
     if status.failed:
         failed = [node for node in (yield from backend_of(ref).nodes(ref)) if node.state == "failed"]
-        failed.sort(key=lambda node: node.reason.startswith(UPSTREAM))
+        failed.sort(key=lambda node: (node.reason.startswith(UPSTREAM), node.ignored))
     return FlowOutcome(
         status=status, results=values, failed=[failed_node(node) for node in failed], removed=removed
     )

@@ -92,6 +92,7 @@ class NodeStatus:
         lost_attempts: The number of attempts lost with their workers since the last one that ended. They do
             not count as attempts.
         removed: Its job and result were removed; the state is that of its end.
+        ignored: It has failed, and the flow does not fail because of it: its ``on_failure`` is ``ignore``.
     """
 
     name: str
@@ -111,6 +112,7 @@ class NodeStatus:
     renewed_at: datetime | None = None
     lost_attempts: int = 0
     removed: bool = False
+    ignored: bool = False
 
     def silent_for(self, now: datetime) -> timedelta | None:
         """The time since the last heartbeat of its worker, if that is too long; otherwise None.
@@ -141,7 +143,7 @@ class FlowOutcome:
     Attributes:
         status: The status at the end.
         results: The result of each completed node, by name, in no particular order.
-        failed: The failed nodes, causes before consequences.
+        failed: The failed nodes: causes, then failures that the flow ignores, then consequences.
         removed: The completed nodes of a failed or cancelled flow whose jobs and results were removed.
     """
 

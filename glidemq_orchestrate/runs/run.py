@@ -260,8 +260,8 @@ def collect(flow: Flow, result: Result, leaves: Sequence[str] | None = None) -> 
 
 
 def is_cause(node: FailedNode) -> bool:
-    """Whether a node failed itself, not because of another node."""
-    return not node.reason.startswith(UPSTREAM)
+    """Whether the flow failed because of this node: it failed itself, and its failure is not ignored."""
+    return not node.ignored and not node.reason.startswith(UPSTREAM)
 
 
 def log_failures(

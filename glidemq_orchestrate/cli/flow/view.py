@@ -246,6 +246,8 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _detail(node: NodeStatus, waits: Mapping[str, Wait]) -> str:
+    if node.ignored:
+        return f"ignored: {node.reason}"
     if node.state in (JobState.FAILED, JobState.SKIPPED):
         return node.reason
     if node.name in waits:

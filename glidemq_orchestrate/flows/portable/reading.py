@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glidemq_orchestrate.flows.checked import canonical
@@ -20,7 +21,7 @@ from glidemq_orchestrate.flows.node_table import (
 )
 from glidemq_orchestrate.flows.portable import records
 from glidemq_orchestrate.flows.portable.records import Record
-from glidemq_orchestrate.flows.portable.tables import Node, delayed_until, read_nodes, read_policies
+from glidemq_orchestrate.flows.portable.tables import Node, delayed_until, policy, read_nodes, read_policies
 from glidemq_orchestrate.flows.status import (
     FlowState,
     FlowStatus,
@@ -105,7 +106,11 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     found: list[NodeStatus] = []
     for part in parts((yield from _nodes(ref))):
         reading = [node_status(node.queue, node.job_id, node.name, node.row, GONE) for node in part]
-        found += yield from ask_all(reading)
+        read = yield from ask_all(reading)
+        found += [
+            replace(one, ignored=node.is_ignored and one.state is JobState.FAILED)
+            for node, one in zip(part, read, strict=True)
+        ]
     return found
 
 
@@ -163,10 +168,13 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
 
 
 def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
-    """The nodes unchanged: the record has no more about removed jobs."""
-    del ref
-    yield from ()  # no call
-    return list(found)
+    """The nodes, with the failures that the flow ignores."""
+    failed = [node.name for node in found if node.state is JobState.FAILED]
+    texts = yield from ask_all([policy(ref.home, ref.flow_id, name) for name in failed])
+    ignored = {
+        name for name, text in zip(failed, texts, strict=True) if text and Policy.read(text).is_ignored
+    }
+    return [replace(node, ignored=node.name in ignored) for node in found]
 
 
 def ran_of_row(prefix: str, row: Row) -> Call[Ran]:

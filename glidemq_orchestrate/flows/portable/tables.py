@@ -129,7 +129,7 @@ class Node:
     @property
     def is_ignored(self) -> bool:
         """Whether its failure does not fail the flow."""
-        return self.policy.on_failure is OnFailure.IGNORE
+        return self.policy.is_ignored
 
     @property
     def end(self) -> str | None:

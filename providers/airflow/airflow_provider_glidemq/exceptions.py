@@ -211,14 +211,15 @@ def _after(advice: str) -> str:
 
 
 def _count(failed: Sequence[FailedNode]) -> str:
-    causes = sum(map(runs.is_cause, failed))
-    rest = len(failed) - causes
-    return f"{causes} failed, {rest} could not run after them" if rest else f"{causes} failed"
+    causes, ignored = sum(map(runs.is_cause, failed)), sum(node.ignored for node in failed)
+    rest = len(failed) - causes - ignored
+    counts = [f"{causes} failed", f"{rest} could not run after them", f"{ignored} ignored"]
+    return ", ".join(count for count in counts if not count.startswith("0 "))
 
 
 def _lines(failed: Sequence[FailedNode]) -> list[str]:
     lines = [
-        f"  {node.name}: {runs.in_text(node.reason)} (attempts: {node.attempts})"
+        f"  {node.name}: {runs.in_text(node.reason)} (attempts: {node.attempts}{', ignored' * node.ignored})"
         for node in failed[:SHOWN_NODES]
     ]
     return [*lines, f"  and {len(failed) - SHOWN_NODES} more"] if len(failed) > SHOWN_NODES else lines

@@ -290,14 +290,15 @@ def failure_from(exc: GlideMQError, flow_id: str, *, allow_retries: bool | None 
 
 
 def failed_table(failed: Sequence[FailedNode]) -> dg.TableMetadataValue:
-    """The first 50 failed nodes as a table, causes before consequences."""
-    columns = {"node": "string", "reason": "string", "attempts": "int", "job_id": "string"}
+    """The first 50 failed nodes as a table: causes, ignored failures, consequences."""
+    columns = {"node": "string", "reason": "string", "attempts": "int", "ignored": "bool", "job_id": "string"}
     rows = [
         dg.TableRecord(
             {
                 "node": node.name,
                 "reason": in_text(node.reason),
                 "attempts": node.attempts,
+                "ignored": node.ignored,
                 "job_id": node.job_id,
             }
         )

@@ -121,3 +121,14 @@ async def test_an_operator_tells_that_a_node_is_to_be_tried_again(  # noqa: PLR0
     if where == "worker":
         assert "Node load had logged:\n    attempt 1 failed: Traceback" in told
         assert '    raise ValueError("month 13 does not exist")' in told
+
+
+def test_an_ignored_failure_is_counted_and_marked() -> None:
+    failed = [FailedNode("load", "1", "no space", 3), FailedNode("audit", "2", "late", 1, ignored=True)]
+    failed.append(FailedNode("report", "3", "upstream failed: load", 0))
+    assert str(GlideMQFlowFailed("f", failed)).splitlines() == [
+        "flow f failed: 1 failed, 1 could not run after them, 1 ignored",
+        "  load: no space (attempts: 3)",
+        "  audit: late (attempts: 1, ignored)",
+        "  report: upstream failed: load (attempts: 0)",
+    ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowProducer, FlowSpec, Queue, Rule, Skip
+from glidemq_orchestrate.errors import FlowFailed
 from glidemq_orchestrate.flows.dependencies import OnFailure
 from tests.builders import node
 from tests.rule_oracle import ENDS, verdicts
@@ -155,6 +156,22 @@ class TestPolicies:
                 is_forgiven = place == "node" and policy == "ignore"
                 assert status.state == ("completed" if is_forgiven else "failed")
                 assert status.failed == 2 - (policy != "fail")
+
+    @pytest.mark.usefixtures("path")
+    def test_an_ignored_failure_is_named_after_the_cause(self, flows: FlowProducer, work: Work) -> None:
+        nodes = [
+            node("failed.audit", on_failure="ignore"),
+            node("failed.load", "failed.audit"),
+            node("completed.report", "failed.load"),
+        ]
+        flow = flows.submit(FlowSpec("n", nodes))
+        failed = flow.wait(timeout=LONG).failed
+        expected = [("failed.load", False), ("failed.audit", True), ("completed.report", False)]
+        assert [(one.name, one.ignored) for one in failed] == expected
+        with pytest.raises(FlowFailed, match=r" failed: failed\.load: broken\n"):
+            flow.result(timeout=LONG)
+        assert {one.name for one in flow.nodes() if one.ignored} == {"failed.audit"}
+        assert [flow.node(one.name).ignored for one in failed] == [False, True, False]
 
     def test_what_a_skip_means(self, flows: FlowProducer, work: Work) -> None:
         for place in ["node", "dependency"]:
