@@ -58,7 +58,7 @@ PARTS = 3
 
 FAULTS = {
     "worker": "",
-    "session host": "spark.hosts.host",
+    "session host": "spark.host_process",
     "JVM": "org.apache.spark.deploy.SparkSubmit",
     "executor": "CoarseGrainedExecutorBackend",
     "Python worker": "pyspark.daemon",
