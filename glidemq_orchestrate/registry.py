@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.call import Call, command, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 
@@ -26,10 +26,12 @@ def create_group(queue: QueueKeys) -> Call[None]:
     return command("XGROUP", "CREATE", queue.key("stream"), GROUP, "0", "MKSTREAM", decode=replies.anything)
 
 
-def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:
-    """Register a worker until ``ttl_ms`` from now. Idempotent."""
-    words = ("SET", queue.worker(worker_id), description, "PX", ttl_ms)
-    return command(*words, decode=replies.anything, repeatable=True)
+def register_worker(
+    queue: QueueKeys, worker_id: str, description: str, ttl_ms: int, now_ms: int
+) -> Call[None]:
+    """Register and list a live worker until ``ttl_ms`` from now, even if memory is full. Idempotent."""
+    keys, args = (queue.worker(worker_id), queue.workers()), (now_ms, worker_id, ttl_ms, description)
+    return function("gmo_register_worker", keys, args, replies.anything, repeatable=True)
 
 
 def forget_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
@@ -91,12 +93,6 @@ def drop_consumer(queue: QueueKeys, consumer: str) -> Call[None]:
 
 def _consumer(fields: dict[str, Any]) -> dict[str, Any]:
     return {"name": str(fields["name"]), "pending": int(fields["pending"]), "idle": int(fields["idle"])}
-
-
-def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
-    """List a worker as live until ``until_ms``. Idempotent."""
-    words = ("ZADD", queue.workers(), until_ms, worker_id)
-    return command(*words, decode=replies.anything, repeatable=True)
 
 
 def withdraw_worker(queue: QueueKeys, worker_id: str) -> Call[None]:

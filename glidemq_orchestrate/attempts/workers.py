@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate import registry
-from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
+from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed, ServerBusy
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
@@ -210,9 +210,13 @@ def other_code(queue: QueueKeys, worker_id: str, code: Mapping[str, str], now_ms
 
 
 def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
-    """Create the workers' group of each queue if it is missing."""
+    """Create the workers' group of each queue if it is missing.
+
+    A server whose memory is full refuses this, even if the group exists; there the first fetch creates it.
+    """
     for reply in (yield from ask_each([registry.create_group(queue) for queue in queues])):
-        if isinstance(reply, Exception) and "BUSYGROUP" not in str(reply):
+        is_fine = isinstance(reply, ServerBusy) and reply.code == "OOM"
+        if isinstance(reply, Exception) and not is_fine and "BUSYGROUP" not in str(reply):
             raise reply
 
 
@@ -221,11 +225,7 @@ def announce(
 ) -> Op[None]:
     """Register the worker as alive on every queue for ``ttl_ms``."""
     text = json.dumps(description, separators=(",", ":"))
-    calls: list[Call[None]] = []
-    for queue in queues:
-        calls.append(registry.register_worker(queue, worker_id, text, ttl_ms))
-        calls.append(registry.announce_worker(queue, worker_id, now_ms + ttl_ms))
-    yield from ask_all(calls)
+    yield from ask_all([registry.register_worker(queue, worker_id, text, ttl_ms, now_ms) for queue in queues])
 
 
 def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:

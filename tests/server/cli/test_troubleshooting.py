@@ -215,6 +215,18 @@ def test_memory_is_full(incident: Incident, redis_client: Any) -> None:
             redis_client.config_set("maxmemory", 0)
 
 
+def test_memory_is_full_and_the_worker_is_gone(incident: Incident, redis_client: Any) -> None:
+    """The next worker starts in spite of it, also on a queue that none has served, and is seen as alive."""
+    flow = incident.submit(node("a"), node("b", "a", queue="spark"))
+    redis_client.config_set("maxmemory", redis_client.info("memory")["used_memory"] // 2)
+    try:
+        incident.start(["etl", "spark"], {"work": lambda ctx: 1}, url=incident.url)
+        assert flow.wait(timeout=20).state == "completed"
+        assert len(json.loads(incident("queue show etl --json"))["workers"]) == 1
+    finally:
+        redis_client.config_set("maxmemory", 0)
+
+
 def test_the_server_was_replaced(incident: Incident, redis_client: Any) -> None:
     incident.submit(node("a"))
     redis_client.function_flush()
