@@ -132,9 +132,11 @@ end
 local function read_stream(x, count)
   local words = { 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>' }
   local reply = redis.pcall('XREADGROUP', unpack(words))
-  if reply and reply.err then
+  if reply and reply.err and reply.err:find('NOGROUP', 1, true) then
     redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
-    return redis.call('XREADGROUP', unpack(words))
+    reply = redis.call('XREADGROUP', unpack(words))
+  elseif reply and reply.err then -- such as a missing right
+    error(reply)
   end
   return reply
 end
