@@ -81,6 +81,7 @@ def _show_libraries(found: dict[str, list[LibraryStatus]], *, as_json: bool) -> 
         return
     words = {True: "ours", False: "not ours"}
     for row in rows:
-        state = f"{words[row['ours']]}, version {row['version'] or 'unknown'}, sha256 {row['sha256']}"
+        state = f"{words[row['ours']]}, version {row['version'] or 'unknown'}"
+        state += f", sha256 {row['sha256']}" if row["sha256"] else ""
         line = f"{row['server']}  {row['name']}: {state if row['loaded'] else 'not loaded'}"
         print_text(line)

@@ -92,15 +92,14 @@ def examine(
 ) -> list[Finding]:
     """Check the server, or every primary of the cluster. Leaves nothing behind. Repeatable.
 
-    Checks connection, version, role, persistence, memory, durability, permissions of the user, libraries,
-    clock, slots, and the supervision of running flows.
+    Checks connection, version, role, persistence, memory, durability, permissions of the user, libraries (and
+    whether the user may load a missing one), clock, slots, and the supervision of running flows.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key; the permissions for such keys are checked.
         clock: For tests.
-        read_only: Write nothing at all, not even a temporary key. A few permissions then remain untested. If
-            a library is missing, the permission to load it is checked instead.
+        read_only: Write nothing at all, not even a temporary key. A few permissions then remain untested.
 
     Returns:
         The findings, in that order. An unreachable server is a finding too.

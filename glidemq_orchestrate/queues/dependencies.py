@@ -172,7 +172,9 @@ def _not_cancelled(word: str, rest: Sequence[str], cancelled: int) -> GlideMQErr
     changed = f"{cancelled} jobs were cancelled before" if cancelled else "nothing was changed"
     if word == "flow":
         return JobStateConflict(
-            rest[0], word, "is a node of a flow. Fix: cancel the flow, or use cancel_node"
+            rest[0],
+            word,
+            "is a node of a flow. Fix: cancel the flow, or only the node (glidemq flow cancel-node)",
         )
     if word == "waits":
         return _has_dependents(changed, *rest)

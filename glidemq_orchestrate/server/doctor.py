@@ -10,7 +10,6 @@ from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     GlideMQError,
-    LibraryMissing,
     ServerTooOld,
     TransportError,
 )
@@ -64,7 +63,7 @@ def _examined(
     found += [_persistence(facts), *_memory(facts)]
     found += yield from examine_durability(facts, settings, read_only=read_only)
     found.append((yield from examine_rights(prefix, read_only=read_only)))
-    found += yield from _libraries(read_only=read_only)
+    found += yield from _libraries()
     found.append((yield from _clock(clock)))
     if settings.kind == "cluster":
         found.append((yield from _slots()))
@@ -123,35 +122,10 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         yield Finding("memory", Verdict.OK, found)
 
 
-def _libraries(*, read_only: bool) -> Op[list[Finding]]:
-    try:
-        statuses = yield from library_status()
-    except ConfigurationError:  # the user may call functions, but not list libraries
-        statuses = yield from _by_version()
-    found = [_library(status) for status in statuses]
-    if read_only and any(
-        finding.advice.startswith(LOAD) and finding.verdict is Verdict.WARNING for finding in found
-    ):
+def _libraries() -> Op[list[Finding]]:
+    found = [_library(status) for status in (yield from library_status())]
+    if any(finding.advice.startswith(LOAD) and finding.verdict is Verdict.WARNING for finding in found):
         found.append((yield from to_load()))
-    return found
-
-
-def _by_version() -> Op[list[LibraryStatus]]:
-    """The status of the libraries as reported by their own functions."""
-    found: list[LibraryStatus] = []
-    for name in (GLIDEMQ, ORCHESTRATE):
-        version, sha256 = None, None
-        try:
-            if name == GLIDEMQ:
-                version = yield from ask(libraries.glidemq_version())
-            else:
-                version, sha256 = yield from ask(libraries.orchestrate_version())
-        except (LibraryMissing, ConfigurationError):
-            pass
-        ours = sha256 == library(name).sha256 if sha256 else version == libraries.SUPPORTED_VERSION
-        found.append(
-            LibraryStatus(name, loaded=version is not None, ours=ours, version=version, sha256=sha256)
-        )
     return found
 
 

@@ -164,8 +164,8 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "producer": ("xreadgroup", "xautoclaim", "xclaim", "xgroup", "rpop", "mget", "del"),
 }
 _READING: Final = """
-fcall info scan time get hget hmget hgetall hscan hlen llen lrange scard sismember smembers zcard zcount
-zrange zrangebyscore zrevrangebyscore zscore xinfo xlen xpending xrange xread xrevrange
+fcall info scan time get mget hget hmget hgetall hscan hlen llen lrange scard sismember smembers zcard zcount
+zrange zrangebyscore zrevrange zrevrangebyscore zscore xinfo xlen xpending xrange xread xrevrange
 """
 TO_OBSERVE: Final = tuple(_READING.split())
 TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")

@@ -109,7 +109,7 @@ def ensure_libraries() -> Op[None]:
     if numbers(version) > numbers(ours.version):
         raise LibraryVersionMismatch(ORCHESTRATE, version, ours.version)
     if (version, sha256) != (ours.version, ours.sha256):
-        yield from ask(load_library(ours.source, replace=True))
+        yield from _load(ours, replace=True)
 
 
 def repeat_lost(calls: Sequence[Call[Any]], replies: list[Any]) -> Op[list[Any]]:
@@ -146,11 +146,41 @@ def _load_again() -> Op[None]:
 
 
 def library_status() -> Op[list[LibraryStatus]]:
-    """The status of both libraries on the server. Changes nothing."""
+    """The status of both libraries on the server. Changes nothing.
+
+    For a user who may not list libraries it is what they report themselves.
+    """
+    try:
+        return (yield from _listed())
+    except ConfigurationError:
+        return (yield from _by_version())
+
+
+def _listed() -> Op[list[LibraryStatus]]:
+    """The status of both libraries by their sources."""
     yield from ask(server_info())
     theirs = yield from _status_of(library(GLIDEMQ))
     own = yield from _status_of(library(ORCHESTRATE))
     return [theirs, own]
+
+
+def _by_version() -> Op[list[LibraryStatus]]:
+    """The status of the libraries as reported by their own functions."""
+    found: list[LibraryStatus] = []
+    for name in (GLIDEMQ, ORCHESTRATE):
+        version, sha256 = None, None
+        try:
+            if name == GLIDEMQ:
+                version = yield from ask(glidemq_version())
+            else:
+                version, sha256 = yield from ask(orchestrate_version())
+        except (LibraryMissing, ConfigurationError):
+            pass
+        ours = sha256 == library(name).sha256 if sha256 else version == SUPPORTED_VERSION
+        found.append(
+            LibraryStatus(name, loaded=version is not None, ours=ours, version=version, sha256=sha256)
+        )
+    return found
 
 
 def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
@@ -162,14 +192,14 @@ def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
         LibraryError: A ``glidemq`` that is not ours was left unchanged. Missing libraries were loaded.
         LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left unchanged.
     """
-    before = yield from library_status()
+    before = yield from _listed()
     for status in before:
         shipped = library(status.name)
         if not status.loaded:
             yield from _load(shipped)
         elif not status.ours and (replace or _is_older(status, shipped)):
-            yield from ask(load_library(shipped.source, replace=True))
-    after = yield from library_status()
+            yield from _load(shipped, replace=True)
+    after = yield from _listed()
     for status in after:
         if status.ours:
             continue
@@ -185,10 +215,18 @@ def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
 
 
 def primaries() -> Op[list[tuple[str, int]]]:
-    """Host and port of each primary of the cluster; empty if the server is not in a cluster."""
+    """Host and port of each primary of the cluster; empty if the server is not in a cluster.
+
+    Raises:
+        ConfigurationError: It is in a cluster, and the user may not list its nodes.
+    """
     try:
         return (yield from ask(cluster_primaries()))
     except ProtocolError:
+        return []
+    except ConfigurationError:
+        if (yield from ask(server_facts())).get("cluster_enabled") == "1":
+            raise
         return []
 
 
@@ -216,9 +254,24 @@ def _is_older(status: LibraryStatus, shipped: Library) -> bool:
     return shipped.name == ORCHESTRATE and numbers(status.version or "0") <= numbers(shipped.version)
 
 
-def _load(shipped: Library) -> Op[None]:
+def _load(shipped: Library, *, replace: bool = False) -> Op[None]:
+    """Load a library.
+
+    Raises:
+        ConfigurationError: The user may not.
+    """
     try:
-        yield from ask(load_library(shipped.source))
+        yield from ask(load_library(shipped.source, replace=replace))
+    except ConfigurationError as exc:
+        if exc.code != "NOPERM":
+            raise
+        what = f"another version of the library {shipped.name}" if replace else f"no library {shipped.name}"
+        error = ConfigurationError(
+            f"the server has {what}, and this user may not load it. "
+            "Fix: glidemq library load, as a user who may run FUNCTION LOAD"
+        )
+        error.code = exc.code
+        raise error from exc
     except ProtocolError as exc:
         if "already exists" not in str(exc):  # another client loaded it at the same moment
             raise

@@ -19,7 +19,7 @@ from glidemq_orchestrate.attempts import client_supervision, upkeep, workers
 from glidemq_orchestrate.attempts.client_supervision import Area
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.attempts.workers import REGISTERED_MS
-from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs.attempt import OURS
@@ -127,10 +127,14 @@ async def supervise(run: Run, area: Area) -> float:
     """Supervise a queue once; returns the seconds until the next time.
 
     Raises:
-        GlideMQError: The queue could not be supervised. Lost workers that were found are logged.
+        GlideMQError: The queue could not be supervised; the next call tries again, whenever it comes. Lost
+            workers that were found are logged.
     """
     try:
         await run(client_supervision.supervise(area))
+    except GlideMQError:
+        area.check_ms = 0
+        raise
     finally:
         log_lost_workers(area.own.lost)
         area.own.lost.clear()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from glidemq_orchestrate import (
     Broadcast,
@@ -27,6 +28,7 @@ from glidemq_orchestrate import (
     RateLimit,
     Schedule,
 )
+from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.clients.servers import Libraries
@@ -189,8 +191,14 @@ def test_other_keys_and_the_libraries_are_out_of_reach(guarded: Guarded, url: st
 
 def test_a_user_who_loads_the_libraries_needs_only_the_other_rule(guarded: Guarded, url: str) -> None:
     guarded.admin.function_flush()
-    with Queue("etl", url) as queue, pytest.raises(ConfigurationError, match=r"lacks a permission.*function"):
+    with (
+        Queue("etl", url) as queue,
+        pytest.raises(ConfigurationError, match=r"no library glidemq.*glidemq library load"),
+    ):
         queue.add("work")
+    for line, code in (("library status", 0), ("doctor", 1)):
+        shown = CliRunner().invoke(app, line, env={"GLIDEMQ_URL": url})
+        assert (shown.exit_code, "not loaded" in shown.output) == (code, True)
     guarded.set_user("loader", findings.loader_rule())
     guarded.admin.acl_log_reset()
     with Libraries(url.replace("worker", "loader")) as libraries:

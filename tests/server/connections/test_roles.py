@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from glidemq_orchestrate import (
     Broadcast,
@@ -26,11 +27,18 @@ from glidemq_orchestrate import (
     Queue,
     Schedule,
 )
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts.exchange import Request, exchange
+from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.findings import COMMANDS, TO_OBSERVE, WITHOUT, patterns, role_rule
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.guarded import KINDS, SECRET, Guarded, running_guarded
 
@@ -187,6 +195,37 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
         ):
             refused(change)
     assert _dump(roles.admin) == before
+
+
+def test_an_observer_may_run_each_command_that_shows_something(roles: Guarded, run_worker: RunWorker) -> None:
+    with FlowProducer(roles.url_of("producer")) as flows:
+        running = run_worker(["etl"], {"work": work, "bad": work}, url=roles.url)
+        nodes = [FlowNode("a", queue="etl", job="bad"), FlowNode("b", queue="etl", job="work", after=["a"])]
+        flows.submit(FlowSpec("n", nodes), flow_id="f").wait(timeout=LONG)
+        flows.submit(FlowSpec("n", nodes), flow_id="f", on_existing="retry_failed")
+        running.stop()
+    roles.admin.acl_log_reset()
+    for line in (
+        "flow show f", "flow list", "flow node f a", "flow failures f", "flow history f", "flow graph f",
+        "queue list", "queue show etl", "queue jobs etl", "queue jobs etl --state failed",
+        "queue failures etl", "queue statistics etl", "queue tags etl", "job show etl f~a",
+        "scheduler list --queue etl", "library status",
+    ):  # fmt: skip
+        done = CliRunner().invoke(app, line.split(), env={"GLIDEMQ_URL": roles.url_of("observer")})
+        assert done.exit_code == 0, f"{line}: {done.output}"
+    commands = {str(name).lower() for name in roles.denied()}
+    assert commands <= {"function|list", "cluster|nodes"}, "library status does without these"
+
+
+def test_a_worker_reports_the_right_that_it_lacks(few: Guarded) -> None:
+    few.set_user("worker", f"{role_rule('worker')} -xreadgroup")
+    driver, etl = SyncDriver(ConnectionSettings.resolve(few.url)), QueueKeys("glide", "etl")
+    try:
+        driver.run(workers.open_queues([etl]))
+        with pytest.raises(ConfigurationError, match="permission"):
+            driver.run(exchange(etl, "w", Request([], 1, "t"), SystemClock()))
+    finally:
+        driver.close()
 
 
 def test_no_command_of_an_observer_writes(guarded: Guarded) -> None:
