@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -35,8 +33,6 @@ from glidemq_orchestrate.cli.shell import (
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-
-logger = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 0.5
 LOG_FILE: Final = "valkey.log"
@@ -150,20 +146,7 @@ def loaded(app_names: Sequence[str], allow_import: Sequence[str] | None) -> tupl
     handlers = Handlers()
     for name in app_names:
         handlers.include(load_handlers(name))
-    if not allow_import:
-        return handlers, [package_of(name) for name in app_names]
-    if missing := [name for name in allow_import if not _is_found(name.partition(".")[0])]:
-        text = "--allow-import: there is no module %s. Fix: correct it, install it, or start in its directory"
-        logger.warning(text, ", ".join(missing), extra={"action": "start"})
-    return handlers, allow_import
-
-
-def _is_found(module: str) -> bool:
-    """Whether a top-level module can be found, without importing it; yes if the search fails."""
-    try:
-        return module in sys.modules or importlib.util.find_spec(module) is not None
-    except Exception:  # noqa: BLE001  of any finder on sys.meta_path; the job that imports it reports it
-        return True
+    return handlers, allow_import or [package_of(name) for name in app_names]
 
 
 @reports_errors

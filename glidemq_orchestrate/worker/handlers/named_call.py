@@ -10,7 +10,9 @@ as they exist.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import logging
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,6 +29,8 @@ from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.results import why_not_json
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
 
 ALL: Final = "[*]"
 PIPES: Final = "dagster_pipes"
@@ -226,7 +230,7 @@ class ImportNotAllowed(Exception):
 
 
 def check_packages(names: Sequence[str]) -> tuple[str, ...]:
-    """The packages of an allow-list, checked.
+    """The packages of an allow-list, checked. Those that cannot be found are reported in the log.
 
     Raises:
         ConfigurationError: It is not a list, or an entry is not the dotted name of a package or module.
@@ -238,7 +242,18 @@ def check_packages(names: Sequence[str]) -> tuple[str, ...]:
             raise ConfigurationError(
                 f"allow_import: {str(name)[:100]!r} is not the name of a package, such as mypackage.steps"
             )
+    if missing := [name for name in names if not _is_found(name.partition(".")[0])]:
+        text = "allow_import: there is no module %s. Fix: correct it, install it, or start in its directory"
+        logger.warning(text, ", ".join(missing), extra={"action": "start"})
     return tuple(dict.fromkeys(names))
+
+
+def _is_found(module: str) -> bool:
+    """Whether a top-level module can be found, without importing it; yes if the search fails."""
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    except Exception:  # noqa: BLE001  of any finder on sys.meta_path; the job that imports it reports it
+        return True
 
 
 def is_allowed(module: str, allowed: Sequence[str]) -> bool:
