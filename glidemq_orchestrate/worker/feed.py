@@ -127,7 +127,10 @@ class Feed:
         self._clock, self._limit, self._share, self._failures = clock, limit, share, failures
         self._outbox: list[Outcome] = []
         self._woken = asyncio.Event()
-        self._listener = Listener(run, keys, clock, self.wake)
+        self.listening = f"listening to queue {keys.queue}"
+        self._listener = Listener(
+            run, keys, clock, self.wake, functools.partial(failures.clear, self.listening)
+        )
         self.listen = self._listener.listen
         self._lanes: set[OwnTask] = set()
         self._calling: list[Lane] = []

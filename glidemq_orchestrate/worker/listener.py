@@ -26,6 +26,7 @@ class Listener:
         keys: The queue.
         clock: The current time.
         wake: Called when the queue may have jobs again.
+        succeeded: Called each time that the queue was read.
 
     Attributes:
         is_dry: Set while the queue is known to have no more jobs.
@@ -33,8 +34,11 @@ class Listener:
         all_replied: Set while no call of the worker is under way.
     """
 
-    def __init__(self, run: Run, keys: QueueKeys, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, run: Run, keys: QueueKeys, clock: Clock, wake: Callable[[], None], succeeded: Callable[[], None]
+    ) -> None:
         self._run, self._keys, self._clock, self._wake = run, keys, clock, wake
+        self._succeeded = succeeded
         self._loop = asyncio.get_running_loop()
         self.is_dry, self.at_rest, self.all_replied = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.all_replied.set()
@@ -79,6 +83,7 @@ class Listener:
     async def _has_news(self) -> bool:
         """Wait for entries; return whether one of them may make a job ready for this worker."""
         news = await self._run(exchange.listen(self._keys, self._positions, BLOCK_MS, self._held))
+        self._succeeded()
         await self.all_replied.wait()  # a reply under way may already cover these entries
         known, self._positions = self._positions, news.beyond(self._positions)
         if news.matters(known):

@@ -216,7 +216,7 @@ class Worker(HandlerService, RegistersHandlers):
                 self._run, self._run_confirmed, keys, jobs.settled, feed.report, feed.wake, self._failures
             )
             self._keep(receipts.what, receipts.serve)
-        self._keep(f"listening to queue {name}", feed.listen)
+        self._keep(feed.listening, feed.listen)
         self._every(f"leases of queue {name}", self._heartbeats.seconds, partial(self._beat, keys, jobs))
         registration = f"registration of queue {name}"
         self._every(registration, ANNOUNCE_SECONDS, chores.announce, immediately=not is_registered)
