@@ -27,6 +27,7 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
+from glidemq_orchestrate.errors import ResultRemoved
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -131,28 +132,47 @@ def node(
         flow = flows.get(flow_id)
         node = flow.node(name)
         wanted = node.after if full or as_json else node.after[:INPUTS_SHOWN]
-        inputs, waits = dict(flow.results(wanted)), flow.waits([node])
+        inputs, waits = _inputs(flow, wanted), flow.waits([node])
         dependencies = flow.nodes(wanted) if node.finished_at else []
         later = {one.name for one in dependencies if has_ended_since(one, node)}
-    with Queue(node.queue, url, prefix=prefix) as queue:
-        job = queue.get_job(node.job_id, lenient=True)
-        logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
-        history = queue.history(node.job_id)
+    own = {} if node.removed else _of_job(node, url, prefix)
+    history = own.get("history")
     row = asdict(node) | {
-        "seconds": node.seconds, "data": job.data,
+        "seconds": node.seconds, "data": own.get("data"),
         "inputs": {name: value for name, value in inputs.items() if name not in later},
         "later_inputs": {name: value for name, value in inputs.items() if name in later},
-        "result": job.result, "history": history, "logs": logs.lines,
+        "result": own.get("result"), "history": history or [], "logs": own.get("logs", ()),
     }  # fmt: skip
     if as_json:
         print_json(row | {"wait": wait_json(waits, node)})
         return
-    row |= {"history": history_lines(history)} | ({"waits": str(waits[name])} if name in waits else {})
+    row |= {"history": history_lines(history) if history else ""} | (
+        {"waits": str(waits[name])} if name in waits else {}
+    )
     if node.state is JobState.COMPLETED and node.reason:
         row |= {"reason": f"{node.reason} (an earlier attempt)"}
+    if node.removed:
+        row = {name: value for name, value in row.items() if name not in ("data", "result")}
     console.print(details(row, full=full))
     if len(wanted) < len(node.after):
         console.print(f"{len(node.after) - len(wanted):,} more inputs; --full shows all", style="dim")
+
+
+def _inputs(flow: Flow, names: Sequence[str]) -> dict[str, Any]:
+    """The results of nodes, except those that were removed with their jobs."""
+    try:
+        return dict(flow.results(names))
+    except ResultRemoved as exc:
+        return dict(flow.results([name for name in names if name not in exc.names]))
+
+
+def _of_job(node: NodeStatus, url: str | None, prefix: str) -> dict[str, Any]:
+    """What only the job of a node has."""
+    with Queue(node.queue, url, prefix=prefix) as queue:
+        job = queue.get_job(node.job_id, lenient=True)
+        logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
+        history = queue.history(node.job_id)
+    return {"data": job.data, "result": job.result, "history": history, "logs": logs.lines}
 
 
 def has_ended_since(dependency: NodeStatus, node: NodeStatus) -> bool:

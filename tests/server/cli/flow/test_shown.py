@@ -55,6 +55,17 @@ def test_a_node_is_shown_with_its_inputs_result_and_logs(glidemq: Glidemq, file:
     assert "input clean[11]" in glidemq("flow", "node", "n2", "report").stdout
 
 
+@pytest.mark.usefixtures("worker")
+def test_a_node_whose_job_was_removed_is_shown_without_it(glidemq: Glidemq, file: str) -> None:
+    glidemq("flow", "submit", file, "--id", "bad-1", "--no-watch")
+    for state in ("failed", "completed"):
+        glidemq("queue", "clean", "etl", "--state", state, "--yes")
+    shown = glidemq("flow", "node", "bad-1", "clean[3]")
+    assert shown.exit_code == 0, shown.stderr
+    assert "removed" in shown.stdout
+    assert json.loads(glidemq("flow", "node", "bad-1", "clean[3]", "--json").stdout)["removed"]
+
+
 def test_what_ran_because_of_a_failure_is_kept_and_its_inputs_are_those_it_had(
     glidemq: Glidemq, url: str, run_worker: RunWorker
 ) -> None:
