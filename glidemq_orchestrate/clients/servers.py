@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE
 from glidemq_orchestrate._lua import library as shipped
@@ -14,6 +15,7 @@ from glidemq_orchestrate.attempts.client_supervision import unsupervised_homes
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock, SystemClock
+from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.server import doctor, libraries
@@ -83,6 +85,9 @@ def source(name: str) -> str:
     return shipped(name).source
 
 
+REPLY_SECONDS: Final = 5.0
+
+
 def examine(
     url: Address = None,
     *,
@@ -108,6 +113,7 @@ def examine(
         ConfigurationError: The URL is not valid.
     """
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
+    settings = replace(settings, socket_timeout=min(seconds(settings.socket_timeout), REPLY_SECONDS))
     # A separate event loop also limits the wait for a reply that never ends.
     looking = partial(asyncio.run, _examined(settings, now, read_only=read_only))
     try:
@@ -131,7 +137,12 @@ async def _examined(settings: ConnectionSettings, clock: Clock, *, read_only: bo
         return [doctor.unreachable(settings.where, exc)]
     else:
         where = settings.node(findings[0][0]) if findings else settings.where
-        supervision = await _supervision(driver, settings.prefix, where)
+        is_out = any(
+            finding.check in ("connection", "role") and finding.verdict is Verdict.FAILED
+            for _, found in findings
+            for finding in found
+        )
+        supervision = [] if is_out else await _supervision(driver, settings.prefix, where)
     finally:
         await driver.aclose()
     return [*(finding for _, found in findings for finding in found), *supervision]

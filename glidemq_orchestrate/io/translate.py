@@ -32,6 +32,10 @@ _STRIPPED: Final = {
     exceptions.ClusterCrossSlotError: "CROSSSLOT",
 }
 OTHER: Final = "another program answers there, not a Valkey"
+SILENCE: Final = "no answer in time"
+_HANGS: Final = "Fix: check whether the server, its machine or the network hangs"
+_START: Final = "Fix: start the server; on this machine: glidemq server"
+_START_IT: Final = "Fix: start that server; glidemq doctor shows which ones answer"
 _PORT: Final = "Fix: check the port; that of Valkey is 6379 by default"
 _NAME: Final = "Fix: check the name of the host; this machine finds no address for it"
 _DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
@@ -75,8 +79,9 @@ def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> Gli
         return unknown
     if "max number of clients" in str(exc):  # the first reply on the connection: no call was read
         return _too_many(where)
-    why = _message(exc)
-    more = f". {_PORT}" if why == OTHER else ""
+    why = SILENCE if isinstance(exc, exceptions.TimeoutError | TimeoutError) else _message(exc)
+    fix = {OTHER: _PORT, SILENCE: _HANGS}.get(why)
+    more = f". {fix}" if fix else ""
     return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {why}{more}")
 
 
@@ -157,7 +162,7 @@ def _advice(settings: ConnectionSettings, message: str) -> str:
     if message == OTHER:
         return _PORT
     if not settings.tls:
-        return "Fix: start the server; on this machine: glidemq server"
+        return _START if settings.kind == "single" else _START_IT
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "The server's certificate is not trusted. Fix: pass the file of its CA as ca=FILE"
     if "CERTIFICATE_REQUIRED" in text or (

@@ -72,6 +72,16 @@ _QUOTING: Final = re.compile(r",? with args beginning with", re.IGNORECASE)
 _DENIED: Final = ("ACL failure in script", "The user executing the script can't")
 
 
+_REMEDIES: Final = {
+    "OOM": "raise maxmemory, or remove ended jobs (glidemq queue clean QUEUE)",
+    "READONLY": "use the address of the primary; valkey+sentinel:// and valkey+cluster:// find it",
+}
+
+
+def _with_remedy(code: str, text: str) -> str:
+    return f"{text.rstrip('.')}. Fix: {_REMEDIES[code]}" if code in _REMEDIES else text
+
+
 def error_from(text: str) -> GlideMQError:
     """The error for the text of an error reply, without quoted parts of the command: they may be secret."""
     text = _QUOTING.split(text, 1)[0][:MAX_CHARACTERS]
@@ -100,7 +110,7 @@ def error_from(text: str) -> GlideMQError:
             f"in a cluster a job and its parent must be in queues of one slot. Fix: {fix}"
         )
     elif code in _CODES:
-        error = _CODES[code](message if code.startswith("GMO_") else text)
+        error = _CODES[code](message if code.startswith("GMO_") else _with_remedy(code, text))
     else:
         error = ProtocolError(text)
     error.code = code

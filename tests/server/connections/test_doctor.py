@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ from glidemq_orchestrate import Queue
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clients.servers import Finding, Verdict, examine
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ServerBusy
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.findings import COMMANDS, rule, trial
@@ -89,8 +90,31 @@ def test_a_replica_and_a_lone_primary_are_reported(sick: Any, tmp_path: Path) ->
     (tmp_path / "replica").mkdir()
     port = sick.connection_pool.connection_kwargs["port"]
     with running(valkey_binary(), tmp_path / "replica", "--replicaof", "127.0.0.1", str(port)) as replica:
-        role = by_check(f"valkey://127.0.0.1:{replica}")["role"]
-        assert (role.verdict, role.advice) == (FAILED, "use its primary or its sentinels")
+        load_libraries(port)
+        with redis.Redis(port=replica) as client:
+            while len(client.function_list()) < 2:  # after a failover it has them
+                time.sleep(0.02)
+        found = by_check(f"valkey://127.0.0.1:{replica}")
+        assert (found["role"].verdict, found["role"].advice) == (FAILED, "use its primary or its sentinels")
+        assert found["connection"].verdict is OK
+        assert "supervision" not in found
+        with (
+            Queue("etl", f"valkey://127.0.0.1:{replica}") as queue,
+            pytest.raises(ServerBusy, match=r"READONLY .*Fix: use the address of the primary"),
+        ):
+            queue.pause()
+
+
+def test_a_server_that_hangs_is_reported_soon(sick: Any) -> None:
+    sick.execute_command("CLIENT", "PAUSE", "15000", "ALL")
+    began = time.monotonic()
+    (connection,) = examine(sick.url)
+    assert (connection.verdict, connection.advice) == (
+        FAILED,
+        "check whether the server, its machine or the network hangs",
+    )
+    assert "no answer in time" in connection.found
+    assert time.monotonic() - began < 14
 
 
 class Shifted(SystemClock):
