@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,20 @@ def lost_worker(glidemq: Incident) -> None:
     assert flow.wait(timeout=30).state == "completed"
 
 
+def blocked_worker(glidemq: Incident) -> None:
+    glidemq.patch.setattr(workers, "LOST_MS", 1_500)
+
+    async def blocking(ctx: Any) -> None:
+        time.sleep(6)  # noqa: ASYNC251  the fault
+
+    glidemq.start(["etl"], {"work": blocking}, url=glidemq.url)
+    flow = glidemq.submit(node("a"))
+    glidemq.eventually(lambda: "silent for" in glidemq("queue show etl"), timeout=20)
+    (line,) = (line for line in glidemq("queue show etl").splitlines() if "worker" in line)
+    assert line.rstrip().endswith("s: 1 job"), "not stalled"
+    assert flow.wait(timeout=30).state == "completed"
+
+
 def not_supervised(glidemq: Incident) -> None:
     glidemq.submit(node("a"))
     assert "glidemq supervise --queue etl" in glidemq("flow show ID")
@@ -126,12 +141,24 @@ def not_supervised(glidemq: Incident) -> None:
         glidemq.eventually(lambda: "glidemq supervise" not in glidemq("flow show ID"), timeout=60)
 
 
+def another_prefix(glidemq: Incident) -> None:
+    with FlowProducer(glidemq.url, prefix="other") as flows:
+        flows.submit(FlowSpec("n", [node("a")]), flow_id="ID", require_workers=False)
+    assert "no flow ID on this server" in glidemq("flow show ID")
+    assert "No flows yet" in glidemq("flow list")
+    assert "ID" in glidemq("flow list --prefix other")
+
+
 STANDS_STILL: Final[dict[str, Callable[[Incident], None]]] = {
     "a node waits, no live worker serves its queue": no_worker,
     "the queue is paused": paused,
     "a node waits for its order, rate or concurrency limit": limited,
     "a node stays active, and `glidemq queue show QUEUE` names a silent worker": lost_worker,
+    "a node stays active, and `glidemq queue show QUEUE` names a silent worker whose job has not stalled": (
+        blocked_worker
+    ),
     "the flow is not supervised": not_supervised,
+    "`no flow ID on this server`": another_prefix,
 }
 
 
@@ -204,7 +231,7 @@ def test_memory_is_full(incident: Incident, redis_client: Any) -> None:
         queue.add("work")
         redis_client.config_set("maxmemory", redis_client.info("memory")["used_memory"] // 2)
         try:
-            with pytest.raises(ServerBusy):
+            with pytest.raises(ServerBusy, match=r"OOM .*Fix: raise maxmemory, or .*queue clean"):
                 queue.add("work")
             (memory,) = (row for row in json.loads(incident("doctor --json")) if row["check"] == "memory")
             assert memory["verdict"] == "failed"
