@@ -1044,8 +1044,8 @@ class FlowProducer(SyncFacade):
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.
             require_workers: Refuse the flow unless live workers serve every queue and have a handler for
-                every job. By default a flow waits for its workers, unlike with the command line and the
-                operators of Airflow and Dagster.
+                every job, or ``attach`` finds that it has ended. By default a flow waits for its workers,
+                unlike with the command line and the operators of Airflow and Dagster.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
@@ -1183,8 +1183,8 @@ class AsyncFlowProducer(AsyncFacade):
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.
             require_workers: Refuse the flow unless live workers serve every queue and have a handler for
-                every job. By default a flow waits for its workers, unlike with the command line and the
-                operators of Airflow and Dagster.
+                every job, or ``attach`` finds that it has ended. By default a flow waits for its workers,
+                unlike with the command line and the operators of Airflow and Dagster.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,

@@ -12,7 +12,7 @@ from uuid import uuid4
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.attempts import client_supervision, workers
 from glidemq_orchestrate.clients.operations.flow import FlowOperations
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, WorkersMissing
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
@@ -79,8 +79,8 @@ class ProducerOperations:
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.
             require_workers: Refuse the flow unless live workers serve every queue and have a handler for
-                every job. By default a flow waits for its workers, unlike with the command line and the
-                operators of Airflow and Dagster.
+                every job, or ``attach`` finds that it has ended. By default a flow waits for its workers,
+                unlike with the command line and the operators of Airflow and Dagster.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
@@ -95,7 +95,11 @@ class ProducerOperations:
         """
         flow, name = check_flow(spec), _name(flow_id, idempotency_key)
         if require_workers:
-            yield from workers.require(self._prefix, _jobs(flow), self._clock.now_ms())
+            try:
+                yield from workers.require(self._prefix, _jobs(flow), self._clock.now_ms())
+            except WorkersMissing:
+                if on_existing != "attach" or not (yield from self._has_ended(name)):
+                    raise
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(idempotency_key), owner=owner)
             owned, reach = self._owned_by(owner), self._reach
@@ -103,6 +107,15 @@ class ProducerOperations:
                 self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
             )
             return FlowOperations(ref, self._clock, owned)
+
+    def _has_ended(self, flow_id: str) -> Op[bool]:
+        """Whether a flow with this id exists and has ended, so that joining it runs nothing."""
+        try:
+            ref = yield from find_ref(self._prefix, flow_id)
+        except FlowNotFound:
+            return False
+        status = (yield from flow_statuses([ref]))[0]
+        return status is not None and status.state.is_terminal
 
     def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> Op[None]:
         """Check that live workers can run jobs now; a Node worker is assumed to have every handler.

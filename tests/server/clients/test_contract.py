@@ -263,6 +263,23 @@ class TestFlows:
         with pytest.raises(QueueNotServed):
             flows.submit(flow(job="other"), require_workers=True)
 
+    def test_a_flow_that_has_ended_needs_no_workers_to_be_joined(
+        self, clients: Clients, run_worker: RunWorker
+    ) -> None:
+        flows, spec = clients.flows(), flow(job="other")
+        running = run_worker(["etl"], {"other": lambda ctx: 1})
+        assert flows.submit(spec, flow_id="f", require_workers=True).result(timeout=LONG) == {"a": 1, "b": 1}
+        running.stop()
+        assert flows.submit(spec, flow_id="f", require_workers=True).result(timeout=LONG) == {"a": 1, "b": 1}
+        for how in ("restart", "retry_failed"):  # may run nodes
+            with pytest.raises(QueueNotServed):
+                flows.submit(spec, flow_id="f", on_existing=how, require_workers=True)
+        with pytest.raises(FlowConflict):
+            flows.submit(flow(job="another"), flow_id="f", require_workers=True)
+        flows.submit(spec, flow_id="g")
+        with pytest.raises(QueueNotServed):  # it has not ended
+            flows.submit(spec, flow_id="g", require_workers=True)
+
     def test_a_bad_flow_is_refused_before_anything_is_sent(self, clients: Clients, dump: Dump) -> None:
         with pytest.raises(CycleError):
             clients.flows().submit(flow("b"))
