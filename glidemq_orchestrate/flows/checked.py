@@ -169,7 +169,7 @@ def _explain(spec: FlowSpec, exc: Exception) -> None:
 
 
 def _checked(spec: FlowSpec, *, is_part: bool) -> CheckedFlow:
-    _check_spec(spec)
+    _check_spec(spec, is_part=is_part)
     nodes = {node.name: node for node in spec.nodes}
     inner = {name: [other for other in node.after if other in nodes] for name, node in nodes.items()}
     if not is_part:
@@ -252,7 +252,7 @@ class _Encoder:
         return found
 
 
-def _check_spec(spec: FlowSpec) -> None:
+def _check_spec(spec: FlowSpec, *, is_part: bool) -> None:
     FLOW_NAME.check(spec.name)
     if not spec.nodes:
         raise InvalidFlow(f"flow {spec.name} has no nodes")
@@ -267,9 +267,10 @@ def _check_spec(spec: FlowSpec) -> None:
         _check_node(node)
     for node in spec.nodes:
         if node.queue == "":
+            more = ": added nodes do not take that of the flow" if is_part else ", or the flow"
             raise ConfigurationError(
                 f"node {node.name} has no queue name, of 1 to 256 characters. "
-                "Fix: give the node a queue, or the flow"
+                f"Fix: give the node a queue{more}"
             )
     for queue in {node.queue for node in spec.nodes}:
         check_queue_name(queue)

@@ -25,6 +25,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.flows import map_over, nested
+from glidemq_orchestrate.flows.staged.growth import check_growth
 from glidemq_orchestrate.jobs.options import AwaitedKeywords, OptionKeywords
 
 URL = "valkey://127.0.0.1:1"
@@ -116,8 +117,10 @@ def test_a_file_may_leave_out_queue_and_job() -> None:
 
 
 def test_a_node_without_any_queue_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"node a has no queue name.* Fix: "):
+    with pytest.raises(ConfigurationError, match=r"node a has no queue name.* Fix: .* queue, or the flow$"):
         check_flow(FlowSpec("x", [FlowNode("a")]))
+    with pytest.raises(ConfigurationError, match=r"node a has no queue name.* do not take that of the flow$"):
+        check_growth([FlowNode("a")])
 
 
 def test_queue_and_job_of_a_node_are_keywords() -> None:
