@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from glidemq_orchestrate.errors import FlowNotFound
+from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.definitions import PolicyForm, Ran, StoredNodes
 from glidemq_orchestrate.flows.dependencies import OnFailure
@@ -269,13 +269,18 @@ def sweep_all(home: QueueKeys, clock: Clock) -> Op[None]:
         yield from backend.sweep(home, clock)
 
 
-def may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
-    """Whether a specification can use the path of a flow; any can use the portable path.
+def check_path(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> None:
+    """Check that a specification can use the path of a flow; any can use the portable path.
 
-    A flow on the staged path cannot continue with queues in other slots.
+    Raises:
+        FlowConflict: The flow is on the staged path, and the specification has queues in other slots.
     """
     queues = (ref.home.queue, *flow.queues)
-    return ref.path == "portable" or reach.path(ref.home.prefix, queues) == "staged"
+    if ref.path != "portable" and reach.path(ref.home.prefix, queues) != "staged":
+        raise FlowConflict(
+            f"flow {ref.public_id} began with all its queues in one slot of the cluster, and cannot continue "
+            "with queues in several. Fix: submit it under another id"
+        )
 
 
 add_nodes = growth.add_nodes

@@ -163,8 +163,7 @@ def plan_submission(prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach) 
     ref, found = yield from find_flow(prefix, flow_id)
     if found.digest == flow.digest and not (yield from is_lost(ref)):
         return (yield from _repair(ref, flow))
-    if not backend.may_begin(ref, flow, reach):
-        raise (yield from explain_conflict(prefix, flow_id, flow))
+    backend.check_path(ref, flow, reach)
     rows, runs, *_ = yield from compared(ref, flow)
     known = {node.name for node in flow.nodes}
     drops = [name for name, row in rows.items() if name not in known and is_of_spec(row)]

@@ -28,7 +28,7 @@ from glidemq_orchestrate.errors import (
     Superseded,
     TransportError,
 )
-from glidemq_orchestrate.flows.backend import ONE_SERVER, Reach, backend_of, may_begin, read_status, ref_of
+from glidemq_orchestrate.flows.backend import ONE_SERVER, Reach, backend_of, check_path, read_status, ref_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.generation import (
     Before,
@@ -108,8 +108,9 @@ def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
     if place:  # it keeps its home, even if another queue has more nodes now
         home = place.ref.home
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
-        if on_existing == "attach" or not may_begin(place.ref, flow, reach):
+        if on_existing == "attach":
             raise (yield from explain_conflict(prefix, flow_id, flow))
+        check_path(place.ref, flow, reach)
         yield from link_queues(home, flow.queues)
         return (yield from begin_next(place, flow, on_existing, clock))
     ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))

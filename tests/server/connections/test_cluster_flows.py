@@ -224,9 +224,9 @@ def test_a_flow_across_slots_has_generations(
         eventually(lambda: len([key for key in keys(primaries) if ":job:" in key]) == 4, timeout=20)
         staged = flows.submit(FlowSpec("n", DIAMOND), flow_id="g")
         staged.wait(timeout=LONG)
-        with pytest.raises(FlowConflict):
+        with pytest.raises(FlowConflict, match=r"flow g began with all .* in one slot .* under another id$"):
             flows.submit(FlowSpec("n", across), flow_id="g", on_existing="restart")
-        with pytest.raises(FlowConflict):
+        with pytest.raises(FlowConflict, match="cannot continue with queues in several"):
             flows.plan(FlowSpec("n", across), flow_id="g")
         assert staged.status().state is FlowState.COMPLETED
 
