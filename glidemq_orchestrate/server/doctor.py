@@ -10,6 +10,7 @@ from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     GlideMQError,
+    OutcomeUnknown,
     ServerTooOld,
     TransportError,
 )
@@ -22,6 +23,7 @@ from glidemq_orchestrate.server.findings import (
     Verdict,
     examine_durability,
     examine_rights,
+    examine_writes,
     to_load,
 )
 from glidemq_orchestrate.server.libraries import LibraryStatus, library_status, numbers
@@ -64,6 +66,7 @@ def _examined(
     if facts.get("role") != "master":  # it refuses what the other checks try
         return found
     found += yield from examine_durability(facts, settings, read_only=read_only)
+    found += yield from examine_writes(prefix)
     found.append((yield from examine_rights(prefix, read_only=read_only)))
     found += yield from _libraries()
     found.append((yield from _clock(clock)))
@@ -187,4 +190,6 @@ def unreachable(where: str, exc: GlideMQError) -> Finding:
     """The finding for a server that cannot be reached."""
     found, _, advice = str(exc).partition(". Fix: ")
     fallback = "try again" if isinstance(exc, TransportError) else ""
+    if isinstance(exc, OutcomeUnknown) and where.startswith("valkey:"):
+        fallback = "try again; valkeys:// if the server uses TLS at this port"
     return Finding("connection", Verdict.FAILED, found, advice or fallback, where)

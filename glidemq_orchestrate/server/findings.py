@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ServerBusy
 from glidemq_orchestrate.foundation.durations import milliseconds, seconds
 from glidemq_orchestrate.server import calls as server
 from glidemq_orchestrate.server.calls import load_library
@@ -310,6 +310,15 @@ def examine_rights(prefix: str, *, read_only: bool = False) -> Op[Finding]:
     found = "none" if len(denied) == len(tried) else f"missing: {' '.join(denied)}"
     advice = f"ACL SETUSER ... ~{prefix}:* {' '.join(f'+{name}' for name in denied)}"
     return Finding("rights", Verdict.FAILED, found, advice)
+
+
+def examine_writes(prefix: str) -> Op[list[Finding]]:
+    """Find why the server refuses writes from everyone, if it does; tried on a missing key."""
+    (reply,) = yield from ask_each([harmless_trial("set", absent_key(prefix))])
+    if not isinstance(reply, ServerBusy):
+        return []
+    found, _, advice = str(reply).partition(". Fix: ")
+    return [Finding("writes", Verdict.FAILED, found, advice or "see the log of the server")]
 
 
 def to_load() -> Op[Finding]:

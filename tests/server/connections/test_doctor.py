@@ -105,6 +105,18 @@ def test_a_replica_and_a_lone_primary_are_reported(sick: Any, tmp_path: Path) ->
             queue.pause()
 
 
+def test_a_server_that_refuses_all_writes_is_reported(sick: Any) -> None:
+    load_libraries(sick.connection_pool.connection_kwargs["port"])
+    sick.config_set("min-replicas-to-write", 1)
+    found = by_check(sick.url)
+    assert found["connection"].verdict is found["library glidemq"].verdict is OK
+    assert (found["writes"].verdict, found["writes"].found) == (
+        FAILED,
+        "NOREPLICAS Not enough good replicas to write",
+    )
+    assert found["writes"].advice == "start the missing replicas, or lower min-replicas-to-write"
+
+
 def test_a_server_that_hangs_is_reported_soon(sick: Any) -> None:
     sick.execute_command("CLIENT", "PAUSE", "15000", "ALL")
     began = time.monotonic()

@@ -15,6 +15,7 @@ import redis
 import trustme
 
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate.clients.servers import Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from tests.conftest import RunWorker
 from tests.server.lua.servers import redis7_binary, running
@@ -116,6 +117,12 @@ def refusals(guarded: Guarded) -> dict[str, tuple[ConnectionSettings, str]]:
             "uses TLS at this port",
         ),
     }
+
+
+def test_the_doctor_tells_a_client_without_tls_of_it(guarded: Guarded) -> None:
+    (found,) = examine(guarded.url.replace("valkeys", "valkey"))
+    assert (found.check, found.verdict) == ("connection", Verdict.FAILED)
+    assert "valkeys:// if the server uses TLS" in found.advice
 
 
 CASES = ["another ca", "no ca", "another name", "no certificate", "no tls there"]
