@@ -52,7 +52,10 @@ def no_flow(ref: FlowRef) -> FlowNotFound:
 
 def expired(ref: FlowRef) -> FlowExpired:
     """The error for a flow without its jobs."""
-    return FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+    return FlowExpired(
+        f"the jobs of flow {ref.public_id} were removed after its retention. "
+        'Fix: glidemq flow submit FILE --id ID --restart (on_existing="restart")'
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ function L.retain.refusal(key, flow_id)
   end
   if found[2] then
     return redis.error_reply('GMO_FLOW_EXPIRED the jobs of flow ' .. L.generations.split(flow_id)
-      .. ' were removed after its retention')
+      .. ' were removed after its retention'
+      .. '. Fix: glidemq flow submit FILE --id ID --restart (on_existing="restart")')
   end
 end
 

@@ -149,6 +149,19 @@ def another_prefix(glidemq: Incident) -> None:
     assert "ID" in glidemq("flow list --prefix other")
 
 
+def expired(glidemq: Incident) -> None:
+    file = glidemq.folder / "n.yaml"
+    file.write_text("name: n\nqueue: etl\nretention: 100ms\nnodes: [{name: a, job: work}]\n")
+    glidemq.patch.chdir(glidemq.folder)
+    glidemq.work()
+    glidemq("flow submit n.yaml --id ID --no-wait")
+    gone = "the jobs of flow ID were removed after its retention"
+    glidemq.eventually(lambda: gone in glidemq("flow show ID"), timeout=20)
+    assert "Fix: glidemq flow submit FILE --id ID --restart" in glidemq("flow show ID")
+    assert "Fix: glidemq flow submit FILE --id ID --restart" in glidemq("flow submit n.yaml --id ID")
+    assert "generation 1" in glidemq("flow submit n.yaml --id ID --restart --no-wait")
+
+
 STANDS_STILL: Final[dict[str, Callable[[Incident], None]]] = {
     "a node waits, no live worker serves its queue": no_worker,
     "the queue is paused": paused,
@@ -159,6 +172,7 @@ STANDS_STILL: Final[dict[str, Callable[[Incident], None]]] = {
     ),
     "the flow is not supervised": not_supervised,
     "`no flow ID on this server`": another_prefix,
+    "`the jobs of flow ID were removed after its retention`": expired,
 }
 
 
