@@ -54,10 +54,10 @@ compiled: setup  ## Compile all tests and what they import, once, not in each pr
 test: java  ## Run what CI runs, in parallel, with real Valkey, Spark, Airflow and Dagster (10 minutes).
 	$(PYTEST) $(PARALLEL)
 
-test-all: java  ## Run all tests, also those that make test leaves out (three quarters of an hour).
+test-all: java  ## Run all tests, also those that make test leaves out: takes much longer.
 	GLIDEMQ_TEST_PROFILE=all $(PYTEST) $(PARALLEL)
 
-test-long: java  ## Run all tests, and try more in each (many hours).
+test-long: java  ## Run all tests, and try more in each: takes longest.
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) $(PARALLEL)
 
 unit: setup  ## Run the tests that need no server.
