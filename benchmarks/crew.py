@@ -10,7 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Final, Self
 
 import psutil
@@ -28,15 +28,15 @@ class Member:
     """A process that has said that it is ready.
 
     Args:
-        module: Started as ``python -m benchmarks.MODULE ROLE ...``; prints ``ready`` once it is.
+        module: Started as ``python -m MODULE ROLE ...``; prints ``ready`` once it is.
         log: Where its other output goes.
     """
 
-    def __init__(self, name: str, module: str, *arguments: object, log: Path) -> None:
+    def __init__(self, name: str, module: ModuleType, *arguments: object, log: Path) -> None:
         self.name = name
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
+                [sys.executable, "-m", module.__name__, *map(str, arguments)],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))},
                 stdin=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ class Crew:
         log: Where their output goes.
     """
 
-    def __init__(self, module: str, log: Path) -> None:
+    def __init__(self, module: ModuleType, log: Path) -> None:
         self._module, self._log = module, log
         self.members: list[Member] = []
         self._starting: list[Member] = []

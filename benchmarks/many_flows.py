@@ -29,6 +29,7 @@ import redis
 import typer
 from rich.console import Console
 
+from benchmarks import processes
 from benchmarks.crew import Crew
 from benchmarks.plots import plot
 from benchmarks.processes import OPEN, QUEUE
@@ -83,7 +84,7 @@ def run(flows: int) -> dict[str, Any]:
         home, log = Path(folder), Path(folder) / "processes.log"
         client: Any = redis.Redis.from_url(server.url.replace("valkey://", "redis://"), decode_responses=True)
         machine = machine_now(client)
-        with Crew("hands", log) as crew, FlowProducer(server.url) as producer:
+        with Crew(processes, log) as crew, FlowProducer(server.url) as producer:
             for number in range(WORKERS):
                 crew.begin(f"worker {number}", "worker", server.url, CONCURRENCY)
             submitters = [

@@ -36,6 +36,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from benchmarks import processes
 from benchmarks.crew import Crew
 from benchmarks.faults import FAULTS, LIMIT_SECONDS, Fault, Scene, kill_server, kill_worker
 from benchmarks.plots import plot
@@ -123,7 +124,7 @@ def once(fault: Fault, lease: float, machine: str) -> tuple[Recovery, str]:
     with (
         tempfile.TemporaryDirectory() as name,
         fault.ground(Path(name)) as scene,
-        Crew("hands", Path(name) / "processes.log") as crew,
+        Crew(processes, Path(name) / "processes.log") as crew,
     ):
         folder = Path(name)
         scene.lease = lease

@@ -39,6 +39,7 @@ import redis
 import typer
 from rich.console import Console
 
+from benchmarks import steady
 from benchmarks.crew import Crew, Member
 from benchmarks.plots import plot
 from benchmarks.report import machine_now
@@ -112,7 +113,7 @@ class Soak:
 
     def run(self, seconds: float, warm_up: float, every: float, progress: Console) -> None:
         """Work and sample for so long, then stop everybody and see how the work has ended."""
-        with EmbeddedServer() as server, Crew("steady", self._log) as crew:
+        with EmbeddedServer() as server, Crew(steady, self._log) as crew:
             url = server.url.replace("valkey://", "redis://")
             client = redis.Redis.from_url(url, decode_responses=True, socket_timeout=PATIENCE_SECONDS)
             self.machine = machine_now(client)

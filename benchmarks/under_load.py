@@ -31,6 +31,7 @@ import redis
 import typer
 from rich.console import Console
 
+from benchmarks import processes
 from benchmarks.crew import Crew
 from benchmarks.plots import plot
 from benchmarks.processes import FIRST, OPEN, QUEUE, THEN
@@ -93,7 +94,7 @@ def main(
 def measured(url: str, client: Any, rate: float, seconds: float, seed: int) -> list[dict[str, float]]:
     """Run the generators and a worker; what happened to each job after the warm-up, and when."""
     client.flushdb()
-    with tempfile.TemporaryDirectory() as folder, Crew("hands", Path(folder) / "processes.log") as crew:
+    with tempfile.TemporaryDirectory() as folder, Crew(processes, Path(folder) / "processes.log") as crew:
         worker = crew.begin(
             "worker", "worker", url, CONCURRENCY, json.dumps({"record": f"{folder}/worker.record"})
         )

@@ -104,5 +104,5 @@ def test_executors_that_cannot_start_are_told(worker: Start, url: str, eventuall
         eventually(lambda: queue.get_job(job_id).state is JobState.FAILED, timeout=240)
         reason = str(queue.get_job(job_id).failed_reason)
         assert "Master removed our application: FAILED" in reason
-        assert "its executors end as they start: their stderr" in reason
+        assert "its executors end when they start: their stderr" in reason
         assert "out of memory" not in reason
