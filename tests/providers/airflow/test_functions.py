@@ -231,7 +231,8 @@ def test_a_dag_file_that_cannot_be_imported_is_refused(
         _ = NamedFunction.of(dag_module("my-dag.py").load).path
 
 
-@pytest.mark.parametrize("how", [["nightly.py"], pytest.param(["-m", "nightly"], marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", [["nightly.py"], ["-m", "nightly"]])
 def test_a_program_is_named_as_its_file_is(tmp_path: Path, how: list[str]) -> None:
     imports = "from airflow_provider_glidemq.functions import NamedFunction"
     text = f"{imports}\n{textwrap.dedent(DAG_FILE)}\nprint(NamedFunction.of(load).path)\n"

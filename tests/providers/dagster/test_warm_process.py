@@ -81,6 +81,7 @@ def test_the_storages_of_a_new_home_are_not_made_before_there_is_a_job(
         process.close()
 
 
+@pytest.mark.long
 def test_the_commands_of_dagster_are_imported_before_the_first_fork() -> None:
     """Otherwise each step would import them itself."""
     code = (
