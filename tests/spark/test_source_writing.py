@@ -74,7 +74,6 @@ def test_many_rows_are_as_many_jobs_and_a_repeat_adds_none(
     eventually(lambda: len(done) == MANY + 3)
 
 
-@pytest.mark.long
 def test_a_task_that_fails_half_way_and_runs_again_adds_each_row_once(
     patient: SparkSession, write: Write, queue: Queue, tmp_path: Path
 ) -> None:

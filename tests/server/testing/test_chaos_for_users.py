@@ -213,7 +213,6 @@ def test_a_part_that_may_differ_is_no_finding() -> None:
 
 
 class TestTheCommand:
-    @pytest.mark.long
     def test_it_reports_and_ends_with_1(self, tmp_path: Path) -> None:
         file = tmp_path / "flow.json"
         file.write_text(json.dumps({"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "stamp"}]}))

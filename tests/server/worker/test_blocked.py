@@ -92,7 +92,6 @@ def start(
         end(process)
 
 
-@pytest.mark.long
 def test_only_the_culprit_is_named_and_nobody_is_run_twice(
     start: Callable[[], subprocess.Popen[bytes]],
     queue: Queue,
