@@ -15,7 +15,7 @@ PROFILE: Final = os.environ.get("GLIDEMQ_TEST_PROFILE", "")
 IS_LONG: Final = PROFILE == "long"
 IS_ALL: Final = IS_LONG or PROFILE == "all"
 if PROFILE not in {"", "all", "long"}:
-    message = f"GLIDEMQ_TEST_PROFILE is {PROFILE!r}; Fix: leave it out, or use all or long"
+    message = f"GLIDEMQ_TEST_PROFILE is {PROFILE!r}. Fix: leave it out, or use all or long"
     raise ValueError(message)
 
 

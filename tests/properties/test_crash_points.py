@@ -84,7 +84,7 @@ def test_a_process_dies_at_any_call(
 ) -> None:
     what = plan(path, *steps)
     died = 0
-    for at in itertools.count(1, 1 if is_long else 9 if path == "staged" else 37):
+    for at in itertools.count(1, 1 if is_long else 5 if path == "staged" else 23):
         doom = Doom(victim, at, arrives=False)
         problems, calls = history(store, what, doom, at)
         assert problems == [], (at, "before")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.profile import sampled
+from tests.profile import IS_ALL, sampled
 from tests.properties.simulation.history import run_history
 from tests.properties.simulation.mutations import MUTATIONS, Mutation
 from tests.properties.simulation.search import search
@@ -24,7 +24,10 @@ COMMAND: Final = [sys.executable, "-m", "tests.properties.simulation"]
 ROOT: Final = FilePath(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("path", "few", "many"), [("staged", 5, 20_000), ("portable", 3, 10_000)])
+@pytest.mark.parametrize(
+    ("path", "few", "many"),
+    [("staged", 30 if IS_ALL else 5, 20_000), ("portable", 10 if IS_ALL else 3, 10_000)],
+)
 @pytest.mark.timeout(7_200)
 def test_no_history_breaks_a_promise(store: Store, path: Path, few: int, many: int, *, is_long: bool) -> None:
     report = search(store, 0, [path], most=many if is_long else few)

@@ -166,7 +166,7 @@ print("good")
 
 
 @pytest.mark.usefixtures("_spark_environment")
-@pytest.mark.parametrize("state", ["running", pytest.param("killed", marks=pytest.mark.long)])
+@pytest.mark.parametrize("state", ["running", "killed"])
 @pytest.mark.long
 def test_a_session_that_the_program_built_itself_is_used(state: str) -> None:
     done = subprocess.run(

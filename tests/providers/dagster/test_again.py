@@ -203,7 +203,7 @@ def test_a_mended_flow_is_accepted_and_keeps_what_completed(work: Work, stored: 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mends", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("mends", [False, True])
 def test_a_retry_of_the_step_repairs(work: Work, stored: dg.DagsterInstance, *, mends: bool) -> None:
     work.failing, work.mend_on_retry = {"load"}, mends
     run(stored, job=retried_job)

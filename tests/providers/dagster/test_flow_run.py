@@ -330,7 +330,7 @@ def test_a_step_whose_run_has_ended_ends_without_a_signal(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_canceled", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("is_canceled", [True, False])
 def test_the_last_step_of_a_canceled_run_cancels_what_its_steps_share(
     url: str,
     instance: dg.DagsterInstance,

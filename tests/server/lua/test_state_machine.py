@@ -422,6 +422,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.standalone
+@pytest.mark.every_server
 def test_no_sequence_of_calls_loses_or_doubles_a_job(q: Queue) -> None:
     profile = PROFILES["long" if IS_LONG else "short"]
     q.life_cycle = None  # the machine looks by itself, once for each rule
