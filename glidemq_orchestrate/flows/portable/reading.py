@@ -108,7 +108,7 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
         reading = [node_status(node.queue, node.job_id, node.name, node.row, GONE) for node in part]
         read = yield from ask_all(reading)
         found += [
-            replace(one, ignored=node.is_ignored and one.state is JobState.FAILED)
+            replace(one, ignored=True) if node.is_ignored and one.state is JobState.FAILED else one
             for node, one in zip(part, read, strict=True)
         ]
     return found
@@ -174,7 +174,7 @@ def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
     ignored = {
         name for name, text in zip(failed, texts, strict=True) if text and Policy.read(text).is_ignored
     }
-    return [replace(node, ignored=node.name in ignored) for node in found]
+    return [replace(node, ignored=True) if node.name in ignored else node for node in found]
 
 
 def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
