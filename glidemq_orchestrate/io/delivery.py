@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final, TypeAlias
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -42,6 +43,7 @@ ESCAPES: Final = "surrogateescape"
 LONE_SURROGATE: Final = "a text with a lone surrogate"
 _MAX: Final = 2**63  # hiredis crashes on numbers of thousands of digits
 _NUMBERS: Final = frozenset({int, float})
+_WORDS: Final = _NUMBERS | {str}
 
 PIECE: Final = 65_536
 
@@ -116,10 +118,9 @@ def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
 def _flaw(call: Call[Any]) -> EncodeError | None:
     """Pack a call, or return why it cannot be sent. Texts are checked while packing, other words before."""
     if call.packed is None:
-        others = [word for word in call.words if word.__class__ is not str]
-        if not _are_small(others):
-            for word in others:
-                if flaw := _flaw_of(word):
+        if not _are_sendable(call.words):
+            for word in call.words:
+                if word.__class__ is not str and (flaw := _flaw_of(word)):
                     return _error(call, flaw)
         try:
             object.__setattr__(call, "packed", pack(call.words))
@@ -128,10 +129,12 @@ def _flaw(call: Call[Any]) -> EncodeError | None:
     return None
 
 
-def _are_small(words: list[Word]) -> bool:
-    """Whether all words are numbers that can be sent: a fast check that nearly every call passes."""
-    numbers: Any = words
-    return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MAX)
+def _are_sendable(words: Sequence[Word]) -> bool:
+    """Whether all words are texts and numbers that can be sent: a fast check that nearly all pass."""
+    if not _WORDS.issuperset(map(type, words)):
+        return False
+    numbers: Any = compress(words, map(_NUMBERS.__contains__, map(type, words)))
+    return max(map(abs, numbers), default=0) <= _MAX
 
 
 def _flaw_of(word: Word) -> str:

@@ -105,29 +105,32 @@ class Attempt:
             )
         if (made and made != "0") or fallback:
             unreadable = unreadable or _invalid_count(("attemptsMade", made), ("fallbackIndex", fallback))
-        return cls(
-            queue,
-            job_id,
-            entry_id,
-            token + ahead,
-            processed_on or "",
-            name or "",
-            data or "",
-            options,
-            exact(made) or 0,
-            flow_id,
-            node,
-            signals or "",
-            exact(fallback) or 0 if fallback else 0,
-            budget or "",
-            results,
-            unreadable,
-            generation=generation,
-            stored_flow=stored,
-            epoch=exact(epoch) or 0,
-            is_ahead=bool(ahead),
-            suspect=None if suspect is None else exact(suspect) or 0,
-        )
+        # As __init__ does, but without a call with two dozen arguments for each job.
+        self = object.__new__(cls)
+        self.queue = queue
+        self.job_id = job_id
+        self.entry_id = entry_id
+        self.token = token + ahead
+        self.processed_on = processed_on or ""
+        self.name = name or ""
+        self.data = data or ""
+        self.options = options
+        self.attempts_made = exact(made) or 0
+        self.flow_id = flow_id
+        self.node = node
+        self.signals = signals or ""
+        self.fallback_index = exact(fallback) or 0 if fallback else 0
+        self.budget_key = budget or ""
+        self.inputs = results
+        self.unreadable = unreadable
+        self.is_mute = False
+        self.generation = generation
+        self.stored_flow = stored
+        self.epoch = exact(epoch) or 0
+        self.is_ahead = bool(ahead)
+        self.suspect = None if suspect is None else exact(suspect) or 0
+        self.seconds = 0.0
+        return self
 
 
 def _flaw(*texts: tuple[str, str | None]) -> str:

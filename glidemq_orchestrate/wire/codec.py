@@ -149,7 +149,7 @@ def is_utf8(text: str) -> bool:
 
 def readable(text: str) -> str:
     """A stored text made printable: U+FFFD replaces bytes that are not UTF-8."""
-    return text if is_utf8(text) else _SURROGATES.sub("\ufffd", text)
+    return text if text.isascii() or is_utf8(text) else _SURROGATES.sub("\ufffd", text)
 
 
 def sendable(text: str) -> str:

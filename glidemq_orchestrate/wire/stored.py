@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.wire.codec import Json, readable
 
 MAX: Final = 2**53
-_COUNT: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+_SAFE_DIGITS: Final = 15
+"""Numbers of so many digits are below ``MAX``."""
 
 
 def exact(text: str | None) -> int | None:
     """A count in the server's form: up to 15 digits; None for any other text. Absent and empty are 0."""
     if not text or text == "0":
         return 0
-    return int(text) if _COUNT.fullmatch(text) else None
-
-
-_SAFE_DIGITS: Final = 16
-"""Numbers with fewer digits are below ``MAX``."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _SAFE_DIGITS else None
 
 
 def number(value: object, default: int = 0) -> int:
     """A stored number without its fraction, clipped to -2^53 .. 2^53; ``default`` if it is not a number."""
-    if type(value) is str and len(value) < _SAFE_DIGITS and value.isdecimal():
+    if type(value) is str and len(value) <= _SAFE_DIGITS and value.isdecimal():
         return int(value)  # nearly all of them
     if not value:
         return 0

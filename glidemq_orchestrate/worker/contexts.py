@@ -21,7 +21,7 @@ from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.codec import JsonLike, decode
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
-from glidemq_orchestrate.worker.handlers.context import NO_FLOW, Context, FlowOfNode
+from glidemq_orchestrate.worker.handlers.context import NO_FLOW, Cancelled, Context, FlowOfNode
 from glidemq_orchestrate.worker.messenger import Messenger
 
 
@@ -51,7 +51,7 @@ class Contexts:
         """
         options, index, signals = attempt.options, attempt.fallback_index, attempt.signals
         sent = decode(signals, where=f"signals of job {attempt.job_id}") if signals else ()
-        return Context(
+        return Context(  # without keywords, which take longer
             attempt.queue,
             attempt.job_id,
             attempt.name,
@@ -61,13 +61,14 @@ class Contexts:
             attempt.flow_id,
             attempt.node,
             self.messenger.of(attempt),
-            signals=_read_signals(sent),
-            flow=self._flow_of(attempt),
-            fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
-            allow_import=self.allow_import,
-            generation=attempt.generation,
-            epoch=attempt.epoch,
-            token=attempt.token,
+            Cancelled(),
+            _read_signals(sent) if sent else (),
+            options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
+            NO_FLOW if attempt.flow_id is None else self._flow_of(attempt),
+            self.allow_import,
+            attempt.generation,
+            attempt.epoch,
+            attempt.token,
         )
 
     async def was_lost(self, attempt: Attempt) -> bool:
@@ -81,7 +82,7 @@ class Contexts:
         return any(await self.run(ask(job_hash.get_some(keys, attempt.job_id, names, _counts))))
 
     def _flow_of(self, attempt: Attempt) -> FlowOfNode:
-        if attempt.flow_id is None or attempt.options.portable:
+        if attempt.options.portable:
             return NO_FLOW
         prefix = self.queues[attempt.queue].prefix
         return WatchedFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)

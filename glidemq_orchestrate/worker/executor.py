@@ -30,6 +30,7 @@ from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts, portable, refuse_unreadable
+from glidemq_orchestrate.worker.handlers.context import NO_FLOW
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.log import about, job_name, log_job
 from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware, inside_out, wrap
@@ -239,7 +240,7 @@ def _check_awaited(execution: Execution) -> None:
         Unrecoverable: It has not awaited a method that adds nodes.
     """
     for context in execution.contexts:
-        if name := context.flow.forgotten:
+        if context.flow is not NO_FLOW and (name := context.flow.forgotten):
             raise Unrecoverable(f"an await is missing before ctx.flow.{name}(...): it added nothing")
 
 
@@ -297,7 +298,7 @@ class Executor:
             refuse_unreadable(attempts)
             if registered is None:
                 return [await self.unhandled.outcome_of(attempt) for attempt in attempts]
-            execution.contexts = [self.contexts.make(attempt) for attempt in attempts]
+            execution.contexts = list(map(self.contexts.make, attempts))
         except GlideMQError as exc:
             return await self._execute_readable(execution, exc)
         if registered.at_most_once and (outcome := await self._outcome_of_lost(attempts[0])) is not None:

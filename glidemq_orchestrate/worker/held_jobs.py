@@ -113,7 +113,7 @@ class JobEvents:
 
     def emit_verdict(self, outcome: Outcome, verdict: str) -> None:
         """Emit the event for the server's verdict on an outcome."""
-        if outcome.kind not in (Kind.FAIL, Kind.DONE):
+        if not self.has_listeners or outcome.kind not in (Kind.FAIL, Kind.DONE):
             return
         seconds = outcome.attempt.seconds
         if verdict in ("retrying", "failed"):

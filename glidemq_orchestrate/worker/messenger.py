@@ -165,6 +165,11 @@ class Messenger:
             raise RuntimeError(f"this would block the worker's loop: {instead}")
         return asyncio.run_coroutine_threadsafe(work, self._senders.loop).result()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no attempt has any messages: the usual case."""
+        return not (self._outboxes or self.written.boxes)
+
     def has_unsent(self, attempt: Attempt) -> bool:
         """Whether messages of the attempt may still be on their way."""
         return bool(self._outboxes) and attempt_key(attempt) in self._outboxes
@@ -179,8 +184,10 @@ class Messenger:
     def close(self, attempt: Attempt) -> None:
         """Accept no further message of the attempt; drop the unsent ones."""
         attempt.is_mute = True
+        if self.is_empty:
+            return
         self.written.close(attempt)
-        outbox = self._outboxes.pop(attempt_key(attempt), None) if self._outboxes else None
+        outbox = self._outboxes.pop(attempt_key(attempt), None)
         if outbox is not None and (dropped := outbox.close()):
             text = "%s: %d of its messages were not sent: it wrote more than the server accepted"
             logger.warning(text, job_name(attempt), dropped, extra=about("words_dropped", attempt))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
@@ -117,14 +117,16 @@ class JobRunner:
                 if batch := self._batches.closed.popleft():
                     self._start(batch)
             elif slots.waiting:
-                if self._suspects.may_begin(first := slots.waiting.popleft()):
+                first = slots.waiting.popleft()
+                if not first.suspect or self._suspects.may_begin(first):
                     self._start([first])
             else:
                 break
         slots.aside = len(self._suspects.aside)
-        if slots.prefetch is None:
+        if (slots.waiting or self._batches.closed) and slots.prefetch is None:
             self._overdue.check()
-        self._overdue_aside.check()
+        if slots.aside:
+            self._overdue_aside.check()
 
     def _waiting(self) -> list[Attempt]:
         return [*self._slots.waiting, *(attempt for batch in self._batches.closed for attempt in batch)]
@@ -170,10 +172,10 @@ class JobRunner:
             self.statistics.started(attempt)
             if attempt.is_ahead and attempt.suspect is None:
                 self._starts.add(attempt)
+                self._starts.wake_when_due(attempt.queue)
             self._events.emit("active", attempt)
-        for queue in {attempt.queue for attempt in attempts if attempt.is_ahead}:
-            self._starts.wake_when_due(queue)
-        execution.task = JobTask(self._work(execution), loop=self._loop)
+        # With a name of its own, as asyncio takes longer to find one.
+        execution.task = JobTask(self._work(execution), loop=self._loop, name=attempts[0].job_id)
         self._tasks[execution.task] = execution
         execution.task.add_done_callback(self._task_ended)
 
@@ -181,37 +183,51 @@ class JobRunner:
 
     async def _work(self, execution: Execution) -> None:
         """Run the handler, free its place, send its last messages and report the outcomes."""
+        attempts = execution.attempts
         try:
-            if await self._may_begin(execution):
+            if not any(map(self._must_report, attempts)) or await self._may_begin(attempts):
                 outcomes = await self._executor.execute(execution)
             else:
-                outcomes = [None] * len(execution.attempts)
+                outcomes = [None] * len(attempts)
         except ThreadsUnavailable:
             self._free(execution)
             self._stop()  # gives the held jobs back
             return
         seconds = self._free(execution)
         self.fill()
-        if any(map(self._messenger.written.has_any, execution.attempts)):
+        if not self._messenger.is_empty:
+            outcomes = await self._sent(attempts, outcomes)
+        for attempt, outcome in zip(attempts, outcomes, strict=True):
+            self._end(attempt, outcome, seconds)
+        if (task := execution.task) is not None:  # nothing is left to clean up
+            task.remove_done_callback(self._task_ended)
+            del self._tasks[task]
+
+    async def _sent(
+        self, attempts: Sequence[Attempt], outcomes: Sequence[Outcome | None]
+    ) -> Sequence[Outcome | None]:
+        """The outcomes, once the messages of the handler are on the server, which refuses them later."""
+        if any(map(self._messenger.written.has_any, attempts)):
             outcomes = [
                 await self._written(attempt, outcome)
-                for attempt, outcome in zip(execution.attempts, outcomes, strict=True)
+                for attempt, outcome in zip(attempts, outcomes, strict=True)
             ]
-        # The server refuses progress after the outcome.
-        if unsent := [attempt for attempt in execution.attempts if self._messenger.has_unsent(attempt)]:
+        if unsent := [attempt for attempt in attempts if self._messenger.has_unsent(attempt)]:
             await asyncio.gather(*map(self._messenger.flush, unsent))
-        for attempt, outcome in zip(execution.attempts, outcomes, strict=True):
-            self._end(attempt, outcome, seconds)
-        execution.is_over = True
+        return outcomes
 
-    async def _may_begin(self, execution: Execution) -> bool:
-        """Whether the handler may be called. The start of a suspect is reported first.
+    def _must_report(self, attempt: Attempt) -> bool:
+        """Whether a start is reported before the handler is called: that of a suspect.
 
         Otherwise, if it killed its worker immediately, it would count as not started. A start is also
         reported if leases were not renewed recently, as after SIGSTOP: another worker may have the job.
         """
-        for attempt in execution.attempts:
-            if attempt.suspect is None and not self._is_late(attempt.queue):
+        return attempt.suspect is not None or self._is_late(attempt.queue)
+
+    async def _may_begin(self, attempts: Sequence[Attempt]) -> bool:
+        """Report the starts that must be reported; returns whether the handler may be called."""
+        for attempt in attempts:
+            if not self._must_report(attempt):
                 continue
             try:
                 if not await self._report_start(attempt):
@@ -251,10 +267,8 @@ class JobRunner:
         return seconds
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """Clean up after a task, however it ended."""
+        """Clean up after a task that did not report all its outcomes."""
         execution = self._tasks.pop(task)
-        if execution.is_over:
-            return
         error = None if task.cancelled() else task.exception()
         if error is not None:
             text = "the worker's own code failed while it handled a job"

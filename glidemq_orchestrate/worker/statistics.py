@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
@@ -20,6 +21,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 REPORT_SECONDS: Final = 5.0
 MILLISECONDS: Final = 1_000
+_RAN: Final = (Kind.DONE, Kind.SKIP)
 
 
 @dataclass(slots=True)
@@ -47,33 +49,29 @@ class JobStatistics:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._noted: dict[str, defaultdict[str, _Noted]] = {}
+        self._noted: defaultdict[str, defaultdict[str, _Noted]] = defaultdict(partial(defaultdict, _Noted))
 
     def started(self, attempt: Attempt) -> None:
         """Count how long a job was ready, until now if it was prefetched, else until it was fetched."""
         since, _, number = attempt.entry_id.partition("-")
         if not number:  # from a list: nothing says since when it was ready
             return
-        until = self._clock.now_ms() if attempt.is_ahead else stored.number(attempt.processed_on)
-        self._of(attempt).waiting.append(until - stored.number(since))
+        until = self._clock.now_ms() if attempt.is_ahead else stored.exact(attempt.processed_on)
+        if until is not None:
+            self._noted[attempt.queue][attempt.name].waiting.append(until - int(since))
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Count an accepted outcome."""
-        if verdict == "ok" and outcome.kind in (Kind.DONE, Kind.SKIP):
-            self._of(outcome.attempt).running.append(outcome.attempt.seconds * MILLISECONDS)
+        attempt = outcome.attempt
+        if verdict == "ok" and outcome.kind in _RAN:
+            self._noted[attempt.queue][attempt.name].running.append(attempt.seconds * MILLISECONDS)
         elif verdict == "failed":
-            self._of(outcome.attempt).failures += 1
+            self._noted[attempt.queue][attempt.name].failures += 1
         elif verdict == "retrying":
-            self._of(outcome.attempt).retries += 1
+            self._noted[attempt.queue][attempt.name].retries += 1
 
     async def report(self, run: Run, queue: QueueKeys) -> None:
         """Report what was counted since the last report."""
         if found := self._noted.pop(queue.queue, None):
             tallies = {handler: noted.tally() for handler, noted in found.items()}
             await run(ask(record(queue, tallies, self._clock.now_ms())))
-
-    def _of(self, attempt: Attempt) -> _Noted:
-        found = self._noted.get(attempt.queue)
-        if found is None:
-            found = self._noted[attempt.queue] = defaultdict(_Noted)
-        return found[attempt.name]

@@ -144,7 +144,7 @@ class WrittenMessages:
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
         self._run, self._queues, self._clock = run, queues, clock
-        self._boxes: dict[tuple[str, str], Box] = {}
+        self.boxes: dict[tuple[str, str], Box] = {}
         self._senders = KeyedTasks()
 
     def write(self, attempt: Attempt, text: str) -> None:
@@ -156,22 +156,22 @@ class WrittenMessages:
         if attempt.is_mute:
             raise LeaseLost(f"this attempt of job {attempt.job_id} has ended: nothing more can be sent")
         key = attempt_key(attempt)
-        box = self._boxes.get(key) or self._boxes.setdefault(key, Box(attempt.job_id))
+        box = self.boxes.get(key) or self.boxes.setdefault(key, Box(attempt.job_id))
         if box.add(text, may_wait=not self._senders.is_here):
             self._senders.start(key, functools.partial(self._send, attempt, box))
 
     async def room(self, attempt: Attempt) -> None:
         """Wait until there is enough room, or sending has ended: for messages from another process."""
-        if (box := self._boxes.get(attempt_key(attempt))) and box.is_half_full:
+        if (box := self.boxes.get(attempt_key(attempt))) and box.is_half_full:
             await self.settle(attempt)
 
     def has_any(self, attempt: Attempt) -> bool:
         """Whether the attempt has written messages."""
-        return bool(self._boxes) and attempt_key(attempt) in self._boxes
+        return attempt_key(attempt) in self.boxes
 
     async def settle(self, attempt: Attempt) -> GlideMQError | None:
         """Wait until all messages are on the server; returns the reason if some cannot be sent."""
-        box = self._boxes.get(attempt_key(attempt))
+        box = self.boxes.get(attempt_key(attempt))
         while box is not None and not box.is_settled:
             if sender := self._senders.get(attempt_key(attempt)):
                 await asyncio.wait({sender})
@@ -181,7 +181,7 @@ class WrittenMessages:
 
     def close(self, attempt: Attempt) -> None:
         """Accept no further message of the attempt."""
-        box = self._boxes.pop(attempt_key(attempt), None) if self._boxes else None
+        box = self.boxes.pop(attempt_key(attempt), None)
         if box is not None:
             box.close()
 

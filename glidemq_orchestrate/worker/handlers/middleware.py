@@ -131,7 +131,6 @@ class Execution:
         thread: The native id of its thread, if the handler is a plain function.
         used: The processor time that it used in that thread, in seconds; None until it has returned.
         has_ended: Its place is free.
-        is_over: The outcomes of all its attempts are reported.
     """
 
     attempts: Sequence[Attempt]
@@ -142,7 +141,6 @@ class Execution:
     thread: int | None = None
     used: float | None = None
     has_ended: bool = False
-    is_over: bool = False
 
 
 class Hooks(Middleware):
@@ -178,7 +176,8 @@ class TimeLimit(Middleware):
     def applies_to(self, execution: Execution) -> bool:
         """Whether a job has a limit."""
         attempts = execution.attempts
-        if self._limit_of_handler(execution) is not None:
+        registered = self._handlers.get(attempts[0].name)
+        if registered is not None and registered.timeout is not None:
             return True
         if len(attempts) == 1:  # the usual case, without a generator
             return attempts[0].options.timeout is not None
