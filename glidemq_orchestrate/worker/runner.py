@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -336,11 +337,18 @@ class JobRunner:
                 batch.remove(attempt)
                 self._end(attempt, outcome, 0.0)
 
-    async def drain(self, seconds: float) -> None:
-        """Wait until nothing runs, at most this long."""
-        until = self._loop.time() + seconds
+    def give_back_waiting(self) -> None:
+        """Return the jobs that have not started: other workers may run them."""
+        for attempt in list(self._slots.held.values()):
+            if self._execution_of(attempt) is None:
+                self._withdraw(attempt, Outcome(attempt, Kind.BACK))
+
+    async def drain(self, seconds: float | None) -> None:
+        """Wait until nothing runs, at most this long; None: however long it takes."""
+        until = math.inf if seconds is None else self._loop.time() + seconds
         while self._tasks and (left := until - self._loop.time()) > 0:
-            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            timeout = None if left == math.inf else left
+            await asyncio.wait(set(self._tasks), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def abandon(self, seconds: float = 5.0) -> None:
         """Stop every handler; afterwards no message is sent. A handler that ignores the stop still runs."""

@@ -17,6 +17,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -163,6 +164,21 @@ class Worker(HandlerService, RegistersHandlers):
     def _registry(self) -> Handlers:
         return self.handlers
 
+    @property
+    def jobs_taken(self) -> int:
+        """The number of jobs that it has fetched since its start."""
+        return self._slots.taken
+
+    def retire(self) -> None:
+        """Stop once its running jobs have ended, however long they take; ``stop`` ends the wait.
+
+        It fetches no more jobs, and those that wait here for a place return to the queue at once. From any
+        thread; a worker that is not ready yet does nothing.
+        """
+        if self._loop is not None and self.ready.is_set():
+            with suppress(RuntimeError):  # the loop has just ended
+                self._loop.call_soon_threadsafe(self._keep, "retiring", self._retire)
+
     # --- the service ---
 
     _kind = "worker"
@@ -271,9 +287,18 @@ class Worker(HandlerService, RegistersHandlers):
         )
 
     async def _drain(self) -> None:
+        await self._run_out(self._shutdown_seconds)
+
+    async def _run_out(self, seconds: float | None) -> None:
+        """Fetch no more, and wait until nothing runs, at most this long; None: however long it takes."""
         self._slots.stopping = True
         if self._jobs is not None:
-            await self._jobs.drain(self._shutdown_seconds)
+            self._jobs.give_back_waiting()
+            await self._jobs.drain(seconds)
+
+    async def _retire(self) -> None:
+        await self._run_out(None)
+        self.stop()
 
     async def _finish(self) -> None:
         self._slots.stopping = True

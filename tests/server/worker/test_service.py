@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Queue, Worker
+from glidemq_orchestrate import JobState, Queue, Worker
 from glidemq_orchestrate.errors import ConnectionFailed
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.processes import spawned
@@ -55,6 +55,42 @@ class TestRunning:
             pass
         with pytest.raises(RuntimeError, match="create another one"), worker.running():
             pass
+
+    @pytest.mark.parametrize("end", ["stop", "retire"])
+    def test_jobs_that_wait_in_a_worker_return_as_soon_as_it_is_to_end(
+        self, url: str, queue: Queue, eventually: Eventually, end: str
+    ) -> None:
+        worker, may_end = Worker(url, queues=["etl"], concurrency=1, prefetch=5), threading.Event()
+        worker.handler("wait")(lambda _ctx: may_end.wait(20))
+        with worker.running():
+            for _ in range(4):
+                queue.add("wait")
+            eventually(lambda: queue.counts()[JobState.ACTIVE] == 4)
+            getattr(worker, end)()
+            eventually(lambda: queue.counts()[JobState.WAITING] == 3, 5)
+            assert queue.counts()[JobState.ACTIVE] == 1
+            may_end.set()
+        assert queue.counts()[JobState.COMPLETED] == 1
+
+    def test_one_that_retires_waits_longer_than_one_that_stops(self, url: str, queue: Queue) -> None:
+        for end, completed in (("stop", 0), ("retire", 1)):
+            worker, has_begun = Worker(url, queues=["etl"], shutdown_timeout=0), threading.Event()
+
+            @worker.handler("wait")
+            async def wait(_ctx: Any, has_begun: threading.Event = has_begun) -> None:
+                has_begun.set()
+                await asyncio.sleep(1.5)
+
+            with worker.running():
+                if end == "stop":
+                    queue.add("wait", attempts=1)
+                assert has_begun.wait(20)
+                assert worker.jobs_taken == 1
+                getattr(worker, end)()
+                if end == "retire":
+                    thread = next(one for one in threading.enumerate() if one.name == worker.id)
+                    thread.join(20)
+            assert queue.counts()[JobState.COMPLETED] == completed
 
     def test_signals_are_left_to_the_process_that_it_serves_in(self, url: str) -> None:
         before = signal.getsignal(signal.SIGTERM)
@@ -99,7 +135,8 @@ class TestRunning:
     ) -> None:
         (tmp_path / "app.py").write_text("from glidemq_orchestrate import Handlers\nhandlers = Handlers()\n")
         command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-        with spawned([*command, "--url", url], cwd=tmp_path, stderr=subprocess.DEVNULL) as worker:
+        command += ["--url", url, "--processes", "1"]
+        with spawned(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as worker:
             eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=60)
             worker.send_signal(signal.SIGHUP)
             worker.send_signal(signal.SIGINT)
