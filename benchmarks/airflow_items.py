@@ -158,7 +158,7 @@ def processor_seconds() -> float:
 def worker(url: str, home: Path) -> Iterator[None]:
     """A process that runs the items."""
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", url, "--queue", "items"]
-    command += ["--app", "glidemq_orchestrate.python", "--allow-import", "items"]
+    command += ["--app", "glidemq_orchestrate.python", "--allow-import", "items", "--processes", "1"]
     with (home / "worker.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment(), stdout=log, stderr=subprocess.STDOUT)
     try:

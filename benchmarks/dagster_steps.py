@@ -150,7 +150,7 @@ def processor_seconds() -> float:
 def worker(home: Path, app: str, queue: str) -> Iterator[None]:
     """A process that runs what is in the queue."""
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", app]
-    command += ["--queue", queue, "--concurrency", str(AT_ONCE)]
+    command += ["--queue", queue, "--concurrency", str(AT_ONCE), "--processes", "1"]
     with (home / f"{queue}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=HERE.parent)
     try:

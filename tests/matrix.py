@@ -26,11 +26,11 @@ from tests.server.lua.servers import redis7_binary
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "reference" / "tested-versions.md"
 UV: Final = Path(sys.executable).parent / "uv"
-CORE: Final = ".[embedded,hiredis,graph,otel]"
+CORE: Final = ".[embedded,hiredis,graph,otel,reload]"
 AIRFLOW: Final = "providers/airflow[messaging,openlineage]"
 DAGSTER: Final = "providers/dagster"
-SPARK: Final = (".[embedded,hiredis,graph,otel,spark,iceberg,pipes,demo]", DAGSTER)
-WITHOUT_DEMO: Final = (".[embedded,hiredis,graph,otel,spark,iceberg,pipes]", DAGSTER)
+SPARK: Final = (".[embedded,hiredis,graph,otel,reload,spark,iceberg,pipes,demo]", DAGSTER)
+WITHOUT_DEMO: Final = (".[embedded,hiredis,graph,otel,reload,spark,iceberg,pipes]", DAGSTER)
 SYSTEM: Final = [f"tests/system/test_airflow_{name}.py" for name in ("flow", "task_group", "named", "events")]
 SETUP_SECONDS: Final = 1_200
 _SUMMARY: Final = re.compile(r"^\d+ [a-z].* in [\d.]+s( \(.*\))?$", re.MULTILINE)

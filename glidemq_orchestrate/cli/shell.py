@@ -284,11 +284,12 @@ StopAfter = Annotated[
 ]
 
 
-def log_to_stderr(level: LogLevel) -> None:
-    """Write the log of this process to standard error."""
+def log_to_stderr(level: LogLevel, process: int = 0) -> None:
+    """Write the log of this process to standard error; of one of several, with its number in each line."""
     logging.basicConfig(level=level.upper())
+    line = f"%(asctime)s %(levelname)-7s {f'[{process}] ' if process else ''}%(message)s"
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
+        handler.setFormatter(SafeFormatter(line, datefmt="%H:%M:%S"))
 
 
 def summary_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

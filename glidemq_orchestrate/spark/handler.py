@@ -79,7 +79,7 @@ LIKELY_CAUSE: Final = (
 GRACE: Final = timedelta(seconds=30)
 """How long a step that has timed out may take to end before its next attempt begins."""
 
-handlers = Handlers()
+handlers = Handlers(single_process=True)  # each process would start sessions of its own
 losses: Final = Losses()
 
 

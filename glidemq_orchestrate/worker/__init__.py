@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
     from glidemq_orchestrate.worker.services.supervisor import Supervisor
     from glidemq_orchestrate.worker.services.worker import Worker
+    from glidemq_orchestrate.worker.services.worker_processes import run_processes
     from glidemq_orchestrate.worker.usage_limits import TokenLimit
 
 _PUBLIC: Final = {
@@ -39,6 +40,7 @@ _PUBLIC: Final = {
     "services.broadcast_worker": ("BroadcastWorker",),
     "services.supervisor": ("Supervisor",),
     "services.worker": ("Worker",),
+    "services.worker_processes": ("run_processes",),
     "usage_limits": ("TokenLimit",),
 }
 _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
@@ -62,6 +64,7 @@ __all__ = [
     "Unrecoverable",
     "WaitForChildren",
     "Worker",
+    "run_processes",
 ]
 
 __getattr__ = _on_first_use(__name__, _HOMES)

@@ -208,6 +208,10 @@ class RegistersHandlers(ABC):
 class Handlers(RegistersHandlers):
     """Handlers by job name, for one or several workers.
 
+    Args:
+        single_process: They share something large that each process would have once more, such as a model or
+            a session. So ``glidemq worker`` runs them in one process, unless ``--processes`` says more.
+
     Example:
         >>> handlers = Handlers()
         >>> @handlers.handler
@@ -215,7 +219,8 @@ class Handlers(RegistersHandlers):
         ...     return ctx.data * 2
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, single_process: bool = False) -> None:
+        self.single_process = single_process
         self._handlers: dict[str, Registered] = {}
         self.start_hooks: list[StartHook] = []
         self.stop_hooks: list[Hook] = []
@@ -247,6 +252,7 @@ class Handlers(RegistersHandlers):
         for name, strategy in other.backoffs.items():
             if self.backoffs.setdefault(name, strategy) is not strategy:
                 raise ConfigurationError(f"backoff {name!r} is registered twice")
+        self.single_process = self.single_process or other.single_process
         self.job_hooks.extend(hook for hook in other.job_hooks if hook not in self.job_hooks)
         self.start_hooks.extend(hook for hook in other.start_hooks if hook not in self.start_hooks)
         self.stop_hooks.extend(hook for hook in other.stop_hooks if hook not in self.stop_hooks)

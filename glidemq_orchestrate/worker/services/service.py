@@ -347,6 +347,11 @@ class HandlerService(Service, ABC):
         self._renewer = Renewer(self.id, list(self._queues), self._settings, self._lock_seconds, group=group)
         self._watchdog: Watchdog | None = None
 
+    @property
+    def shutdown_seconds(self) -> float:
+        """How long a stop waits for running handlers."""
+        return self._shutdown_seconds
+
     async def _start_guards(
         self, running: Callable[[], Sequence[RunningHandler]], note: Callable[[Attempt, str], None]
     ) -> None:

@@ -16,7 +16,7 @@ from dagster_glidemq.step_job import RUN_JOB, STEP_JOB, RunJob, StepJob
 from dagster_glidemq.warm.processes import WarmProcesses
 from glidemq_orchestrate import Context, Handlers, Unrecoverable
 
-handlers: Final = Handlers()
+handlers: Final = Handlers(single_process=True)  # steps have processes of their own, forked from one
 _processes: Final = WarmProcesses()
 
 

@@ -139,6 +139,9 @@ def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_
     assert redis_client.zcard("glide:{etl}:gmo:workers") == 0
 
 
+WORKER = ["worker", "--app", "steps", "--queue", "etl"]
+
+
 def test_a_wrong_request_gets_one_clear_sentence(
     url: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +159,12 @@ def test_a_wrong_request_gets_one_clear_sentence(
         (["worker", "--app", "nothing", "--queue", "q"], 2, "there is no module nothing"),
         (["worker", "--app", "json", "--queue", "q"], 2, "json has no handlers"),
         (["worker", "--app", "steps", "--queue", "a:b"], 2, "queue name 'a:b' is not valid"),
+        ([*WORKER, "--processes", "0"], 2, "Invalid value for '--processes'"),
+        ([*WORKER, "--processes", "11"], 2, "--processes 11 is more than --concurrency 10, which the"),
+        ([*WORKER, "--processes", "1000000", "--concurrency", "1000000"], 2, "are available. Fix: at most"),
+        ([*WORKER, "--max-jobs", "0"], 2, "Invalid value for '--max-jobs'"),
+        ([*WORKER, "--max-memory", "much"], 2, "must be a size such as 800MB or 1GiB"),
+        ([*WORKER, "--max-memory", "1MB"], 2, "max_memory is 1 MiB, but a process uses"),
         (["flow", "show", "x", "--url", "http://here"], 2, "does not name a server"),
         (["demo", "--orchestrator", "cron"], 2, "must be airflow or dagster"),
         (["demo", "--project", "/nowhere"], 2, "has no dags/airflow"),

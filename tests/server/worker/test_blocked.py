@@ -80,8 +80,9 @@ def start(
     def one(lock: int = 1) -> subprocess.Popen[bytes]:
         before = redis_client.zcard("glide:{etl}:gmo:workers")
         program = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
+        program += ["--url", url, "--lease", str(lock), "--processes", "1"]
         with (tmp_path / "log").open("ab") as log:
-            process = spawn([*program, "--url", url, "--lease", str(lock)], cwd=tmp_path, stderr=log)
+            process = spawn(program, cwd=tmp_path, stderr=log)
         started.append(process)
         eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=60)
         eventually(lambda: renewers(process), timeout=30)

@@ -262,7 +262,7 @@ for function in (process_handlers.spin, process_handlers.hang, process_handlers.
 def worker(url: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "app.py").write_text(APP)
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-    command += ["--url", url, "--concurrency", "3"]
+    command += ["--url", url, "--concurrency", "3", "--processes", "1"]
     with spawned(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
         yield process
 

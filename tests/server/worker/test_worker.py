@@ -97,7 +97,8 @@ def start_process(
     def start(*options: str) -> subprocess.Popen[bytes]:
         before = redis_client.zcard("glide:{etl}:gmo:workers")
         program = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-        process = spawn([*program, "--url", url, *options], cwd=tmp_path, stderr=subprocess.DEVNULL)
+        program += ["--url", url, "--processes", "1", *options]
+        process = spawn(program, cwd=tmp_path, stderr=subprocess.DEVNULL)
         started.append(process)
         eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=60)
         return process

@@ -176,7 +176,7 @@ def test_a_hangup_makes_a_worker_connect_again_and_loses_nothing(
 ) -> None:
     (tmp_path / "jobs_app.py").write_text("\n".join(line[4:] for line in APP.splitlines()))
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "jobs_app", "--queue", "etl"]
-    with spawned([*command, "--url", url], cwd=tmp_path) as worker:
+    with spawned([*command, "--url", url, "--processes", "1"], cwd=tmp_path) as worker:
         begun = tmp_path / "begun"
         slow = add(client, data=f'"{begun}"')
         eventually(begun.exists, 20)

@@ -1,0 +1,437 @@
+"""Several worker processes on one machine, and the parent that starts, watches, replaces and drains them.
+
+The parent runs no jobs and has no connection to the server; each process is a worker of its own. Processes
+are forked, so that they share the memory of the code that was loaded before, where that is safe; otherwise
+they are spawned and load the code again: without ``/proc``, beside other threads, or if loading the code has
+opened connections or files.
+
+A process at a limit (``max_jobs``, ``max_memory``) fetches no more, ends when its running jobs have ended,
+and is replaced then: one process at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.machine import PROC, available_memory, cores, resident_memory
+from glidemq_orchestrate.foundation.values import whole
+from glidemq_orchestrate.worker.services.worker import Worker
+from glidemq_orchestrate.worker.services.worker_process import (
+    HANDLED,
+    READY,
+    RETIRE,
+    UNREACHABLE,
+    Limits,
+    Target,
+    run_process,
+)
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+MAX_STARTS: Final = 5
+PAUSE_SECONDS: Final = 0.5
+MAX_PAUSE_SECONDS: Final = 30.0
+HEALTHY_SECONDS: Final = 60.0
+CHANGED: Final = 0
+"""What the watcher of files writes where signals write their numbers."""
+
+
+@dataclass(eq=False)
+class _Member:
+    """A process, or the place of one that is not running.
+
+    Attributes:
+        number: From 1.
+        is_ready: Its worker serves its queues.
+        is_ending: It was asked to end.
+        is_unreachable: It could not reach the server.
+        reached: The limit that it has reached; empty if none.
+        failures: How often in a row it has ended without being asked.
+        due: When it is to be started, if it does not run.
+    """
+
+    number: int
+    target: Target
+    process: BaseProcess | None = None
+    connection: Connection | None = None
+    started: float = 0.0
+    is_ready: bool = False
+    is_ending: bool = False
+    is_unreachable: bool = False
+    reached: str = ""
+    failures: int = 0
+    due: float = 0.0
+
+    def __str__(self) -> str:
+        """The process in messages."""
+        return f"worker process {self.number} (pid {self.process.pid if self.process else None})"
+
+
+class WorkerProcesses:
+    """Runs one process for each target until it is stopped by a signal.
+
+    Args:
+        targets: What the processes do. Spawned ones need targets that can be pickled.
+        limits: When a process is replaced.
+        method: How processes are started.
+        watched: Restart all processes after a change of a Python file in these folders. A process that cannot
+            start then waits for the next change.
+
+    Raises:
+        ConfigurationError: A process is over its memory limit without any job.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        *,
+        limits: Limits,
+        method: Literal["fork", "spawn"],
+        watched: Sequence[Path] = (),
+    ) -> None:
+        if limits.memory is not None and (used := resident_memory()) >= limits.memory:
+            raise ConfigurationError(
+                f"max_memory is {limits.memory / 2**20:,.0f} MiB, but a process uses {used / 2**20:,.0f} MiB "
+                "without any job. Fix: allow more"
+            )
+        self._members = [_Member(number, target) for number, target in enumerate(targets, 1)]
+        self._limits, self._method, self._watched = limits, method, watched
+        self._context = multiprocessing.get_context(method)
+        self._events, self._events_in = -1, -1
+        self._is_stopping, self._has_served = False, False
+        self._failed_starts, self._code = 0, 0
+
+    def run(self) -> int:
+        """Run the processes until SIGTERM or SIGINT, or until one fails to start again and again.
+
+        Returns:
+            0 after a signal; otherwise the exit code of the process that cannot start.
+        """
+        count = "1 worker process" if len(self._members) == 1 else f"{len(self._members)} worker processes"
+        logger.info("%s (%sed)", count, self._method, extra={"action": "processes_started"})
+        if self._method == "fork":
+            gc.collect()
+            gc.freeze()  # so that the collector of a child does not copy what it shares with this process
+        with self._signals():
+            try:
+                if self._watched:
+                    threading.Thread(target=self._watch, name="glidemq-reload", daemon=True).start()
+                while not (self._is_stopping and not self._running()):
+                    self._start_due()
+                    self._retire_next()
+                    self._wait()
+            finally:
+                self._stop()
+                for member in self._members:
+                    self._disconnect(member)  # whatever still runs drains
+        logger.info("all worker processes have ended", extra={"action": "processes_stopped"})
+        return self._code
+
+    def _running(self) -> list[_Member]:
+        return [member for member in self._members if member.process is not None]
+
+    # --- starting ---
+
+    def _waiting(self) -> list[_Member]:
+        """The processes to start. The first one starts alone: if it fails, its failure stands for all."""
+        if self._is_stopping or (self._running() and not self._has_served):
+            return []
+        members = self._members if self._has_served else self._members[:1]
+        return [member for member in members if member.process is None]
+
+    def _start_due(self) -> None:
+        for member in self._waiting():
+            if member.due <= time.monotonic():
+                self._start(member)
+
+    def _start(self, member: _Member) -> None:
+        member.connection, theirs = Pipe()
+        inherited: list[Connection | int] | None = None
+        if self._method == "fork":
+            inherited = [self._events, self._events_in]
+            inherited += [one.connection for one in self._members if one.connection is not None]
+        member.process = self._context.Process(  # type: ignore[attr-defined]  # each context has it
+            target=run_process,
+            args=(member.target, theirs, self._limits, inherited),
+            name=f"glidemq-worker-{member.number}",
+        )
+        member.is_ready = member.is_ending = member.is_unreachable = False
+        member.reached, member.started = "", time.monotonic()
+        # Until the child has handlers of its own, a signal to it waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        try:
+            member.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+            theirs.close()
+
+    # --- waiting for events ---
+
+    def _wait(self) -> None:
+        """Wait until something happens or is due, and act on it."""
+        due = min([member.due for member in self._waiting()], default=math.inf)
+        pause = None if due == math.inf else max(due - time.monotonic(), 0.0)
+        heard = {member.connection: member for member in self._members if member.connection is not None}
+        for ready in wait([self._events, *heard], pause):
+            if isinstance(ready, int):
+                for number in os.read(ready, 1_000):
+                    self._react(number)
+            elif isinstance(ready, Connection):
+                self._hear(heard[ready])
+        for member in self._running():
+            if member.process is not None and member.process.exitcode is not None:
+                self._ended(member, member.process.exitcode)
+
+    def _hear(self, member: _Member) -> None:
+        """Read what a process says."""
+        try:
+            while member.connection is not None and member.connection.poll():
+                said = member.connection.recv_bytes().decode()
+                if said == READY:
+                    member.is_ready, self._has_served, self._failed_starts = True, True, 0
+                elif said == UNREACHABLE:
+                    member.is_unreachable = True
+                else:
+                    member.reached = said
+        except (EOFError, OSError):
+            self._disconnect(member)
+
+    def _disconnect(self, member: _Member) -> None:
+        if member.connection is not None:
+            member.connection.close()
+            member.connection = None
+
+    def _react(self, number: int) -> None:
+        if number == CHANGED:
+            logger.info("a file has changed: restarting", extra={"action": "reload"})
+            self._restart()
+        elif number == signal.SIGHUP:
+            for member in self._running():
+                if member.is_ready:
+                    self._signal(member, signal.SIGHUP)
+        elif number in (signal.SIGTERM, signal.SIGINT):
+            self._stop()
+
+    def _signal(self, member: _Member, number: int) -> None:
+        if member.process is not None and member.process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(member.process.pid, number)
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        for member in self._running():
+            self._signal(member, signal.SIGTERM)
+
+    def _restart(self) -> None:
+        """End all processes; as each has ended, it is started again."""
+        self._has_served = False
+        for member in self._members:
+            member.due, member.failures, member.is_ending = 0.0, 0, True
+            self._signal(member, signal.SIGTERM)
+
+    def _retire_next(self) -> None:
+        """Let one process that has reached a limit end, if no other is ending or starting."""
+        if self._is_stopping or not all(one.is_ready and not one.is_ending for one in self._members):
+            return
+        for member in self._members:
+            if member.reached and member.connection is not None:
+                member.is_ending = True
+                text = "%s is replaced when its jobs have ended: %s"
+                logger.info(text, member, member.reached, extra={"action": "process_retired"})
+                with suppress(OSError):  # it has just ended
+                    member.connection.send_bytes(RETIRE.encode())
+                return
+
+    # --- when a process has ended ---
+
+    def _ended(self, member: _Member, code: int) -> None:
+        self._hear(member)
+        self._disconnect(member)
+        was_ready, member.is_ready = member.is_ready, False
+        who, how = str(member), _how(code)
+        member.process = None
+        if self._is_stopping or (member.is_ending and code in (0, -signal.SIGTERM)):
+            return
+        if time.monotonic() - member.started > HEALTHY_SECONDS:
+            member.failures = 0
+        pause = min(PAUSE_SECONDS * 2**member.failures, MAX_PAUSE_SECONDS)
+        member.failures, member.due = member.failures + 1, time.monotonic() + pause
+        if was_ready:
+            text = "%s %s; another one starts in %.1f s"
+            text += ", and its jobs run again when their leases end" if code else ", as nothing here ended it"
+            level = logging.ERROR if code else logging.WARNING
+            logger.log(level, text, who, how, pause, extra={"action": "process_lost"})
+        elif self._watched:
+            member.due = math.inf
+            text = "%s %s before it was ready; it starts again after the next change"
+            logger.error(text, who, how, extra={"action": "process_failed"})
+        else:
+            self._failed_to_start(member, who, how, code)
+
+    def _failed_to_start(self, member: _Member, who: str, how: str, code: int) -> None:
+        """Try again later; or give up, if the first process says why, or none starts any more.
+
+        Once a process has served, the server may be unreachable for as long as it likes.
+        """
+        self._failed_starts += not (self._has_served and member.is_unreachable)
+        if self._failed_starts >= MAX_STARTS or (code > 0 and not self._has_served):
+            text = "%s %s before it was ready, so all end"
+            logger.error(text, who, how, extra={"action": "process_failed"})
+            self._code = code if code > 0 else 128 - code
+            self._stop()
+        else:
+            pause = member.due - time.monotonic()
+            text = "%s %s before it was ready; another one starts in %.1f s"
+            logger.error(text, who, how, pause, extra={"action": "process_failed"})
+
+    # --- signals and files ---
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turn signals into bytes that ``_wait`` reads, in the order in which they arrive."""
+        self._events, self._events_in = os.pipe()
+        os.set_blocking(self._events_in, False)
+
+        def note(number: int, _frame: object) -> None:
+            with suppress(BlockingIOError):  # thousands are waiting already
+                os.write(self._events_in, bytes([number]))
+
+        before = {number: signal.signal(number, note) for number in HANDLED}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(self._events)
+            os.close(self._events_in)
+
+    def _watch(self) -> None:
+        from watchfiles import PythonFilter, watch  # noqa: PLC0415  of an extra
+
+        for _ in watch(*self._watched, watch_filter=PythonFilter(), raise_interrupt=False):
+            os.write(self._events_in, bytes([CHANGED]))
+
+
+def run_processes(
+    make: Callable[[], Worker],
+    processes: int | None = None,
+    *,
+    max_jobs: int | None = None,
+    max_memory: int | None = None,
+) -> int:
+    """Run workers in several processes until SIGTERM or SIGINT; blocks, in the main thread.
+
+    A process that dies is replaced. Without other threads, on Linux, processes are forked: they share what is
+    open in this process, so open connections and files in ``make``. Otherwise they are spawned, and ``make``
+    must be a function of a module or a ``functools.partial`` of one; call this below ``if __name__ ==
+    "__main__":`` then.
+
+    Args:
+        make: Makes the worker of a process; its ``concurrency`` is that of one process.
+        processes: Their number. Default: one for each core that this process may use, by its affinity and the
+            CPU quota of its cgroup.
+        max_jobs: Replace a process after about so many jobs. It fetches no more, and ends when its running
+            jobs have ended; one process at a time.
+        max_memory: Replace a process, in the same way, when it uses more than so many bytes (RSS).
+
+    Returns:
+        0 after a signal; otherwise the exit code of a process that cannot start.
+
+    Raises:
+        ConfigurationError: A value is not usable, or there is not enough memory for the processes. Nothing
+            was started.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigurationError("run_processes handles signals. Fix: call it in the main thread")
+    limits, count = Limits(max_jobs, max_memory), process_count(processes)
+    targets = [partial(_run_made, make)] * count
+    return WorkerProcesses(targets, limits=limits, method=start_method()).run()
+
+
+def _run_made(make: Callable[[], Worker], run: Callable[[Worker], None]) -> None:
+    run(make())
+
+
+def process_count(processes: int | None, most: int | None = None) -> int:
+    """The number of worker processes to start, called when their code is loaded.
+
+    Args:
+        processes: What a user has asked for; None: one for each core, as far as the memory suffices.
+        most: The largest number that makes sense.
+
+    Raises:
+        ConfigurationError: It is not usable, or there is not enough memory.
+    """
+    each, free = resident_memory(), available_memory()
+    fitting = sys.maxsize if free is None else max(free // each, 1)
+    if processes is None:
+        return min(cores(), fitting, most or sys.maxsize)
+    whole("processes", processes, 1, error=ConfigurationError)
+    if processes > fitting:
+        raise ConfigurationError(
+            f"{processes} processes need {processes * each / 2**20:,.0f} MiB ({each / 2**20:,.0f} MiB each, "
+            f"without jobs), and {(free or 0) / 2**20:,.0f} MiB are available. Fix: at most {fitting}"
+        )
+    return processes
+
+
+def start_method(before: frozenset[object] | None = None) -> Literal["fork", "spawn"]:
+    """How processes are started.
+
+    Args:
+        before: What was open before the code of the processes was loaded: see ``left_open``. None: unknown,
+            and whatever is open now may be shared.
+    """
+    is_single = sys.platform == "linux" and (tasks := PROC / "self/task").exists() and _count(tasks) == 1
+    return "fork" if is_single and (before is None or left_open() <= before) else "spawn"
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for _ in folder.iterdir())
+
+
+def left_open() -> frozenset[object]:
+    """The connections, pipes and files that are open, and what Python removes when it exits.
+
+    Forked processes would share these: one reads the reply to another, or removes what the others need.
+    """
+    registered: Any = weakref.finalize._registry  # type: ignore[attr-defined]  # noqa: SLF001  no public list
+    found: set[object] = {one for one in list(registered) if one.atexit}
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208  no Path of it
+        with suppress(OSError):  # the descriptor of this listing
+            number = int(name)
+            status, flags = os.fstat(number), fcntl.fcntl(number, fcntl.F_GETFL)
+            is_file = stat.S_ISREG(status.st_mode) and not flags & os.O_APPEND
+            if is_file or stat.S_ISSOCK(status.st_mode) or stat.S_ISFIFO(status.st_mode):
+                found.add((number, status.st_ino))
+    return frozenset(found)
+
+
+def _how(code: int) -> str:
+    """How a process has ended."""
+    if code >= 0:
+        return f"has ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
