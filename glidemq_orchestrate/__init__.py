@@ -23,7 +23,7 @@ _PUBLIC: Final = {
     "settings": ("ConnectionSettings",),
     "embedded": ("EmbeddedServer",),
     # flows
-    "flows.spec": ("FlowNode", "FlowSpec"),
+    "flows.spec": ("ArrayNode", "FlowNode", "FlowSpec"),
     "flows.status": ("FlowState",),
     "flows.dependencies": ("Dependency", "Rule"),
     "flows.checked": ("check_flow",),

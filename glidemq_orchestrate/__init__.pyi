@@ -15,6 +15,7 @@ from glidemq_orchestrate.flows.checked import check_flow as check_flow
 from glidemq_orchestrate.flows.dependencies import Dependency as Dependency
 from glidemq_orchestrate.flows.dependencies import Rule as Rule
 from glidemq_orchestrate.flows.owner import Owner as Owner
+from glidemq_orchestrate.flows.spec import ArrayNode as ArrayNode
 from glidemq_orchestrate.flows.spec import FlowNode as FlowNode
 from glidemq_orchestrate.flows.spec import FlowSpec as FlowSpec
 from glidemq_orchestrate.flows.status import FlowState as FlowState

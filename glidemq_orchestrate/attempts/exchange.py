@@ -53,6 +53,8 @@ class Kind(StrEnum):
     CHILDREN = "children"
     SUSPEND = "suspend"
     BACK = "back"
+    ELEMENTS = "elements"
+    """Of a slice of an array: text = a line for each of its elements; see ``slices.lua``."""
     BEGUN = "begun"
     """Not an outcome: the handler of a prefetched job starts."""
 
@@ -93,6 +95,7 @@ class Request:
 
     ``immediate``: how many of the jobs start immediately; the others are prefetched.
     ``started``: prefetched jobs whose handlers have started; the server's verdict on these is not awaited.
+    ``sizes``: how many elements of arrays to lease as a slice, as JSON by job name; '' for no slices.
     """
 
     outcomes: Sequence[Outcome]
@@ -102,6 +105,7 @@ class Request:
     limit: tuple[int, int] = (0, 0)
     immediate: int = MAX_WANTED
     started: Sequence[Attempt] = ()
+    sizes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,8 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
             attempt.processed_on, f"{group}\n{text}" if group else text, retention, first, second,
         )  # fmt: skip
     words.append(request.immediate)
+    if request.sizes:
+        words.append(request.sizes)
     return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
 
 

@@ -8,7 +8,14 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
     from glidemq_orchestrate.clients.client import AsyncClient, Client
     from glidemq_orchestrate.clients.events import AsyncEventReader, EventReader
-    from glidemq_orchestrate.clients.flows import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
+    from glidemq_orchestrate.clients.flows import (
+        AsyncFlow,
+        AsyncFlowArray,
+        AsyncFlowProducer,
+        Flow,
+        FlowArray,
+        FlowProducer,
+    )
     from glidemq_orchestrate.clients.queue import AsyncQueue, Queue, WorkerInfo
     from glidemq_orchestrate.clients.schedules import AsyncSchedules, Schedules
 
@@ -16,7 +23,7 @@ _PUBLIC: Final = {
     "broadcast": ("AsyncBroadcast", "Broadcast"),
     "client": ("AsyncClient", "Client"),
     "events": ("AsyncEventReader", "EventReader"),
-    "flows": ("AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"),
+    "flows": ("AsyncFlow", "AsyncFlowArray", "AsyncFlowProducer", "Flow", "FlowArray", "FlowProducer"),
     "queue": ("AsyncQueue", "Queue", "WorkerInfo"),
     "schedules": ("AsyncSchedules", "Schedules"),
 }
@@ -27,6 +34,7 @@ __all__ = [
     "AsyncClient",
     "AsyncEventReader",
     "AsyncFlow",
+    "AsyncFlowArray",
     "AsyncFlowProducer",
     "AsyncQueue",
     "AsyncSchedules",
@@ -34,6 +42,7 @@ __all__ = [
     "Client",
     "EventReader",
     "Flow",
+    "FlowArray",
     "FlowProducer",
     "Queue",
     "Schedules",

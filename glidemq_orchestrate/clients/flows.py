@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.operations.array import ArrayOperations
 from glidemq_orchestrate.clients.operations.flow import FlowOperations
 from glidemq_orchestrate.clients.operations.producer import ProducerOperations
 from glidemq_orchestrate.clients.twins import (
@@ -20,7 +21,35 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
+__all__ = ["AsyncFlow", "AsyncFlowArray", "AsyncFlowProducer", "Flow", "FlowArray", "FlowProducer"]
+
+
+@with_operations
+class FlowArray:
+    """A handle of an array node of a flow, from ``Flow.array``. It caches no state."""
+
+    def __init__(self, flow: Flow, operations: ArrayOperations) -> None:
+        self._operations, self._run = operations, flow._run  # noqa: SLF001  its own flow
+
+    counts = blocking(ArrayOperations.counts)
+    element = blocking(ArrayOperations.element)
+    results = blocking(ArrayOperations.results)
+    iter_results = streamed(ArrayOperations.iter_results)
+    failed = blocking(ArrayOperations.failed)
+
+
+@with_operations
+class AsyncFlowArray:
+    """A handle of an array node of a flow, from ``AsyncFlow.array``, with awaitable calls."""
+
+    def __init__(self, flow: AsyncFlow, operations: ArrayOperations) -> None:
+        self._operations, self._run = operations, flow._run  # noqa: SLF001  its own flow
+
+    counts = awaited(ArrayOperations.counts)
+    element = awaited(ArrayOperations.element)
+    results = awaited(ArrayOperations.results)
+    iter_results = streamed_async(ArrayOperations.iter_results)
+    failed = awaited(ArrayOperations.failed)
 
 
 @with_operations
@@ -48,6 +77,10 @@ class Flow:
     @property
     def _ref(self) -> FlowRef:
         return self._operations.ref
+
+    def array(self, name: str) -> FlowArray:
+        """The elements of an array node. Makes no call: the methods of the handle do."""
+        return FlowArray(self, ArrayOperations(self._ref, name))
 
     now = blocking(FlowOperations.now)
     status = blocking(FlowOperations.status)
@@ -109,6 +142,10 @@ class AsyncFlow:
     @property
     def _ref(self) -> FlowRef:
         return self._operations.ref
+
+    def array(self, name: str) -> AsyncFlowArray:
+        """The elements of an array node. Makes no call: the methods of the handle do."""
+        return AsyncFlowArray(self, ArrayOperations(self._ref, name))
 
     now = awaited(FlowOperations.now)
     status = awaited(FlowOperations.status)

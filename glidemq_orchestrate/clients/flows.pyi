@@ -4,9 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.operations.array import ArrayOperations
 from glidemq_orchestrate.clients.operations.flow import FlowOperations
 from glidemq_orchestrate.clients.operations.flow_reading import Change
 from glidemq_orchestrate.clients.operations.producer import FlowHandle, ProducerOperations
+from glidemq_orchestrate.flows.elements import ArrayCounts, FailedElement
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import Label
 from glidemq_orchestrate.flows.owner import Owner
@@ -22,7 +24,123 @@ from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
+__all__ = ["AsyncFlow", "AsyncFlowArray", "AsyncFlowProducer", "Flow", "FlowArray", "FlowProducer"]
+
+class FlowArray:
+    """A handle of an array node of a flow, from ``Flow.array``. It caches no state."""
+
+    _operations: ArrayOperations
+    _run: Any
+
+    def __init__(self, flow: Flow, operations: ArrayOperations) -> None: ...
+    def counts(self) -> ArrayCounts:
+        """Read how many elements have completed, failed and so on, in constant time.
+
+        Raises:
+            NodeNotFound: The flow has no node of this name.
+            ConfigurationError: The node is not an array.
+            Superseded, FlowNotFound, FlowExpired: The flow can no longer be read.
+        """
+
+    def element(self, index: int) -> NodeStatus:
+        """Read one element in the form of a node, as ``Flow.node("clean[4711]")``.
+
+        Raises:
+            NodeNotFound: There is no such array or element.
+            ConfigurationError, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+
+    def results(self, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
+        """Read the results of the elements completed so far, by position.
+
+        A page of 1,000 elements costs two calls, and 20 pages one round trip. ``iter_results`` reads a large
+        array without holding it in memory.
+
+        Args:
+            start: The first position.
+            stop: The position after the last one; None: the end of the array.
+
+        Raises:
+            ResultRemoved: The job of the array was removed with its results.
+            ConfigurationError: A position is not valid, or the node is not an array.
+            NodeNotFound, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+
+    def iter_results(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Any]]:
+        """Read the same results step by step: pairs of position and result, in order.
+
+        Raises:
+            ResultRemoved, ConfigurationError, NodeNotFound, Superseded, FlowNotFound, FlowExpired: As
+                ``results``.
+        """
+
+    def failed(self, *, limit: int = 1000) -> list[FailedElement]:
+        """Read elements that have failed for good, by position.
+
+        Args:
+            limit: Read at most this many of them: of more, any.
+
+        Raises:
+            ConfigurationError, NodeNotFound, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+
+class AsyncFlowArray:
+    """A handle of an array node of a flow, from ``AsyncFlow.array``, with awaitable calls."""
+
+    _operations: ArrayOperations
+    _run: Any
+
+    def __init__(self, flow: AsyncFlow, operations: ArrayOperations) -> None: ...
+    async def counts(self) -> ArrayCounts:
+        """Read how many elements have completed, failed and so on, in constant time.
+
+        Raises:
+            NodeNotFound: The flow has no node of this name.
+            ConfigurationError: The node is not an array.
+            Superseded, FlowNotFound, FlowExpired: The flow can no longer be read.
+        """
+
+    async def element(self, index: int) -> NodeStatus:
+        """Read one element in the form of a node, as ``Flow.node("clean[4711]")``.
+
+        Raises:
+            NodeNotFound: There is no such array or element.
+            ConfigurationError, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+
+    async def results(self, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
+        """Read the results of the elements completed so far, by position.
+
+        A page of 1,000 elements costs two calls, and 20 pages one round trip. ``iter_results`` reads a large
+        array without holding it in memory.
+
+        Args:
+            start: The first position.
+            stop: The position after the last one; None: the end of the array.
+
+        Raises:
+            ResultRemoved: The job of the array was removed with its results.
+            ConfigurationError: A position is not valid, or the node is not an array.
+            NodeNotFound, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+
+    def iter_results(self, start: int = 0, stop: int | None = None) -> AsyncIterator[tuple[int, Any]]:
+        """Read the same results step by step: pairs of position and result, in order.
+
+        Raises:
+            ResultRemoved, ConfigurationError, NodeNotFound, Superseded, FlowNotFound, FlowExpired: As
+                ``results``.
+        """
+
+    async def failed(self, *, limit: int = 1000) -> list[FailedElement]:
+        """Read elements that have failed for good, by position.
+
+        Args:
+            limit: Read at most this many of them: of more, any.
+
+        Raises:
+            ConfigurationError, NodeNotFound, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
 
 class Flow:
     """A handle of a flow on the server. It caches no state: every call reads it."""
@@ -45,6 +163,9 @@ class Flow:
 
     @property
     def _ref(self) -> FlowRef: ...
+    def array(self, name: str) -> FlowArray:
+        """The elements of an array node. Makes no call: the methods of the handle do."""
+
     def now(self) -> datetime:
         """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
 
@@ -56,7 +177,7 @@ class Flow:
         """
 
     def node(self, name: str) -> NodeStatus:
-        """Read one node with its state.
+        """Read one node with its state, or an element of an array: ``clean[4711]``.
 
         Raises:
             NodeNotFound: The flow has no node of this name.
@@ -532,6 +653,9 @@ class AsyncFlow:
 
     @property
     def _ref(self) -> FlowRef: ...
+    def array(self, name: str) -> AsyncFlowArray:
+        """The elements of an array node. Makes no call: the methods of the handle do."""
+
     async def now(self) -> datetime:
         """Return the server's time, by which times of flows are set: UTC, within a few milliseconds."""
 
@@ -543,7 +667,7 @@ class AsyncFlow:
         """
 
     async def node(self, name: str) -> NodeStatus:
-        """Read one node with its state.
+        """Read one node with its state, or an element of an array: ``clean[4711]``.
 
         Raises:
             NodeNotFound: The flow has no node of this name.

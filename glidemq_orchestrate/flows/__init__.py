@@ -10,12 +10,14 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.flows.dependencies import OnFailure
+    from glidemq_orchestrate.flows.elements import ArrayCounts, FailedElement
     from glidemq_orchestrate.flows.pattern import chain, chord, group, map_over, nested
     from glidemq_orchestrate.flows.status import FlowId, FlowOutcome, FlowStatus, NodeStatus, Wait
     from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 
 _PUBLIC: Final = {
     "dependencies": ("OnFailure",),
+    "elements": ("ArrayCounts", "FailedElement"),
     "pattern": ("chain", "chord", "group", "map_over", "nested"),
     "status": ("FlowId", "FlowOutcome", "FlowStatus", "NodeStatus", "Wait"),
     "watched": ("FlowChange", "NodeChange"),
@@ -23,6 +25,8 @@ _PUBLIC: Final = {
 _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
+    "ArrayCounts",
+    "FailedElement",
     "FlowChange",
     "FlowId",
     "FlowOutcome",

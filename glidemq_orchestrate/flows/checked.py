@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, FlowTooLarge, GlideMQError, InvalidFlow, InvalidJob
+from glidemq_orchestrate.flows.arrays import CheckedArray, checked_array
 from glidemq_orchestrate.flows.dependencies import (
     Dependency,
     OnFailure,
@@ -21,7 +22,7 @@ from glidemq_orchestrate.flows.dependencies import (
     topological_order,
 )
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
+from glidemq_orchestrate.flows.spec import ArrayNode, FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.texts import described
@@ -45,6 +46,7 @@ class CheckedNode:
         on_failure: How its failure counts for its dependents; None: as a failure.
         policies: How failures of dependencies count, by dependency, if the node itself sets that.
         extension: The id of the extension that added it to the previous generation, or ''.
+        array: Its elements, if it is an array.
     """
 
     rank: float
@@ -64,11 +66,13 @@ class CheckedNode:
     policies: Mapping[str, OnFailure] = field(default_factory=dict)
     queue_timeout_ms: int | None = None
     extension: str = ""
+    array: CheckedArray | None = None
 
     @property
     def has_policies(self) -> bool:
-        """Whether its rule, its failure policies or its queue timeout differ from the defaults."""
-        return self.rule is not None or self.on_failure is not None or self.queue_timeout_ms is not None
+        """Whether it is an array, or its rule, failure policies or queue timeout differ from the defaults."""
+        others = (self.rule, self.on_failure, self.queue_timeout_ms, self.array)
+        return any(one is not None for one in others)
 
     def identity(self) -> list[Any]:
         """The identity of the node, for the fingerprint of the flow."""
@@ -82,6 +86,8 @@ class CheckedNode:
         ]
         if self.has_policies:
             parts.append([self.rule, self.on_failure, sorted(self.policies.items()), self.queue_timeout_ms])
+        if self.array is not None:
+            parts.append(self.array.definition)
         return parts
 
 
@@ -220,6 +226,9 @@ class _Encoder:
         }
         rule = read_rule(node.rule, where=where)
         _check_policies(node.name, after, policies)
+        is_array = isinstance(
+            node, ArrayNode
+        )  # glide-mq's own functions would run it like a job: not with a rule
         return CheckedNode(
             rank=rank,
             name=node.name,
@@ -233,10 +242,11 @@ class _Encoder:
             dependents=tuple(dependents),
             priority=options.priority,
             is_placed=is_placed,
-            rule=rule if after and (rule is not Rule.ALL_SUCCESS or policies) else None,
+            rule=rule if after and (rule is not Rule.ALL_SUCCESS or policies or is_array) else None,
             on_failure=None if on_failure is OnFailure.FAIL else on_failure,
             policies=policies,
             queue_timeout_ms=self._queue_timeout_ms if own_timeout_ms is None else own_timeout_ms,
+            array=checked_array(node) if isinstance(node, ArrayNode) else None,
         )
 
     def _of(self, options: JobOptions) -> tuple[JobOptions, str, bool]:

@@ -22,7 +22,7 @@ from glidemq_orchestrate.wire.stored import number
 
 PAGE: Final = 50  # each with up to 1 MiB of data
 SHARED: Final = 256
-POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge")
+POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge", "gmo:array")
 
 
 Policies = Mapping[str, str]
@@ -78,6 +78,7 @@ class NodeSettings(NamedTuple):
     Attributes:
         rule, on_failure, edge: '' if the node has none.
         extension: The id of the extension that added it; '' for any other node.
+        array: The definition of its elements, without the items; '' if it is no array.
     """
 
     options: str
@@ -90,6 +91,7 @@ class NodeSettings(NamedTuple):
     edge: str
     queue_timeout_ms: int | None
     extension: str
+    array: str = ""
 
 
 NodeWork = tuple[str, NodeSettings]
@@ -130,6 +132,7 @@ def _read_settings(  # noqa: PLR0913, PLR0917  a field each
     on_failure: str | None,
     timeout: str | None,
     edge: str | None,
+    array: str | None,
 ) -> NodeSettings:
     present = own_options(options)
     return NodeSettings(
@@ -143,6 +146,7 @@ def _read_settings(  # noqa: PLR0913, PLR0917  a field each
         edge or "",
         number(timeout) if timeout else None,
         added if (added := str(grown or "")).startswith("x-") else "",
+        array or "",
     )
 
 

@@ -85,6 +85,48 @@ class FlowNode:
         put(self, "queue_timeout", _span(queue_timeout))
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class ArrayNode(FlowNode):
+    """A node over a range or a list: one node of the flow, however many elements it has.
+
+    Workers run the elements in slices, without a job for each. The node completes when all have ended; its
+    result is ``{"elements": n, "completed": n, "failed": n, "skipped": n}``, and ``flow.array(name)`` reads
+    the results of the elements.
+
+    The handler runs for each element: ``ctx.index`` is its position, and ``ctx.data`` its item, or with
+    ``data`` (an object) that object with the item added as ``item``.
+
+    Attributes:
+        over: A ``range``, or a sequence of JSON values; 1 to 100,000,000 elements, each value at most 1 MiB
+            encoded. A range is submitted as one small call.
+        max_running: How many elements run at once at most, on all workers; None: as many as workers run.
+        max_failed: How many elements may fail, as a number or as a share such as ``"1%"`` (rounded down).
+            With more, the node fails immediately and no further element starts. None: every element runs,
+            and any failure fails the node.
+        options: As for ``FlowNode``, for each element; ``delay`` is that of the node. Not supported:
+            priority, LIFO, time to live, ordering key, cost, fallbacks.
+    """
+
+    over: Sequence[JsonLike] = ()
+    max_running: int | None = None
+    max_failed: int | str | None = None
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        over: Sequence[JsonLike],
+        max_running: int | None = None,
+        max_failed: int | str | None = None,
+        **fields: Any,
+    ) -> None:
+        super(ArrayNode, self).__init__(name, **fields)
+        put = object.__setattr__
+        put(self, "over", over)
+        put(self, "max_running", max_running)
+        put(self, "max_failed", max_failed)
+
+
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
     """A DAG of jobs with a common end. Nodes may be in any order; ``check_flow`` checks it.

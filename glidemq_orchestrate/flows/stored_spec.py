@@ -6,9 +6,11 @@ Nothing is stored for the comparison: the table of the flow and the jobs of its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete
+from glidemq_orchestrate.flows.arrays import LIMITS, CheckedArray, read_items
 from glidemq_orchestrate.flows.backend import backend_of, read_status
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.flows.definitions import (
@@ -71,6 +73,11 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
         _node(name, rows[name], data[name], settings[name], after[name], dependents[name], policies)
         for name in stay
     ]
+    for at, node in enumerate(nodes):
+        if definition := settings[node.name].array:
+            row = rows[node.name]
+            chunks = yield from read_items(QueueKeys(ref.home.prefix, row[1]), row[2], definition)
+            nodes[at] = replace(node, array=CheckedArray(definition, chunks))
     flow = CheckedFlow(
         name=record.get("name", ""),
         labels={key: str(value) for key, value in parsed_object(record.get("labels")).items()},
@@ -123,7 +130,7 @@ def _node(  # noqa: PLR0913, PLR0917  the parts of a node
     dependents: Sequence[str],
     policies: Mapping[str, Mapping[str, OnFailure]],
 ) -> CheckedNode:
-    options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension = settings
+    options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension, _ = settings
     return CheckedNode(
         row[0], name, row[1], row[3], data, options, attempts, delay_ms, after, tuple(dependents), priority,
         is_placed, Rule(rule) if rule else None, OnFailure(on_failure) if on_failure else None,
@@ -253,4 +260,10 @@ def _of_job(
 
 def _shaping(policies: Mapping[str, str]) -> dict[str, str]:
     """The policies that decide whether the node itself runs."""
-    return {name: text for name, text in policies.items() if name not in OF_OTHERS}
+    own = {name: text for name, text in policies.items() if name not in OF_OTHERS}
+    if "gmo:array" in own:
+        elements = {
+            name: part for name, part in parsed_object(own["gmo:array"]).items() if name not in LIMITS
+        }
+        own["gmo:array"] = str(sorted(elements.items()))
+    return own

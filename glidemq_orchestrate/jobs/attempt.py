@@ -23,6 +23,41 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import exact
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Elements of an array that a worker holds under one lease.
+
+    Attributes:
+        array_id: The job id of the array.
+        indexes: The positions of the elements, ascending.
+        tried: How many attempts of each have failed.
+        items: The items as JSON, a line each; '' for a range.
+        start, step: Of the range.
+    """
+
+    array_id: str
+    indexes: Sequence[int]
+    tried: Sequence[int]
+    items: str = ""
+    start: int = 0
+    step: int = 0
+
+    @classmethod
+    def from_row(cls, slice_id: str, row: Sequence[str]) -> Slice:
+        """Build from the last part of a row of ``gmo_finish_and_fetch``."""
+        indexes, tried, items, span = row
+        start, _, step = span.partition(" ")
+        known = [int(index) for index in indexes.split(",")]
+        return cls(
+            slice_id.rpartition("{")[0],
+            known,
+            [int(count) for count in tried.split(",")] if tried else [0] * len(known),
+            items,
+            int(start or 0),
+            int(step or 0),
+        )
+
+
 @dataclass(slots=True)
 class Attempt:
     """An active job in a worker, with the token that proves ownership of the attempt.
@@ -35,6 +70,8 @@ class Attempt:
     ``is_ahead``: it was prefetched; the start of its handler is reported to the server later.
     ``suspect``: the number of worker losses that it may have caused; None if it was involved in none.
     ``seconds``: how long its handler ran, once that has ended.
+    ``slice``: the elements, if it is a slice of an array; ``attempts_made`` is then that of the current one.
+    ``element``: the position of the current one; None for a batch of them, and for a job that is no slice.
     """
 
     queue: str
@@ -60,6 +97,8 @@ class Attempt:
     is_ahead: bool = False
     suspect: int | None = None
     seconds: float = 0.0
+    slice: Slice | None = None
+    element: int | None = None
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
@@ -88,7 +127,7 @@ class Attempt:
     def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
         """Build from a row of ``gmo_finish_and_fetch``; accepts any content."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
-        signals, fallback, budget, inputs, epoch, suspect, ahead = row[9:]
+        signals, fallback, budget, inputs, epoch, suspect, ahead, *elements = row[9:]
         options = RunOptions.from_wire(opts or "")
         if not flow_id and options.portable:
             flow_id, node = options.portable
@@ -130,7 +169,14 @@ class Attempt:
         self.is_ahead = bool(ahead)
         self.suspect = None if suspect is None else exact(suspect) or 0
         self.seconds = 0.0
+        self.slice = Slice.from_row(job_id, elements[0]) if elements else None
+        self.element = None
         return self
+
+    @property
+    def node_job_id(self) -> str:
+        """The job of the node: the array, for a slice of one."""
+        return self.slice.array_id if self.slice else self.job_id
 
 
 def _flaw(*texts: tuple[str, str | None]) -> str:

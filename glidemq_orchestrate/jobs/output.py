@@ -76,20 +76,22 @@ def read_output(
     return (yield from ask(command(*words, decode=decode, blocks_for=wait_ms / 1000 if block else None)))
 
 
-def append_log(queue: QueueKeys, owner: Sequence[Word], line: str) -> Call[str]:
+def append_log(queue: QueueKeys, owner: Sequence[Word], line: str, log_of: str = "") -> Call[str]:
     """Append a line to the log of a job. Not idempotent.
 
-    ``owner``: from ``proof`` of an attempt, or ``from_outside``.
+    ``owner``: from ``proof`` of an attempt, or ``from_outside``. ``log_of``: the array of a slice.
     """
     job_id = str(owner[0])
-    keys = [queue.job(job_id), queue.log(job_id)]
+    keys = [queue.job(job_id), queue.log(log_of or job_id)]
     return function("gmo_append", keys, (0, *owner, "log", line), replies.text)
 
 
-def append_output(queue: QueueKeys, owner: Sequence[Word], fields: Mapping[str, str]) -> Call[str]:
+def append_output(
+    queue: QueueKeys, owner: Sequence[Word], fields: Mapping[str, str], output_of: str = ""
+) -> Call[str]:
     """Append to the output of a job, with the same ``owner``; returns the entry's id. Not idempotent."""
     job_id = str(owner[0])
-    keys = [queue.job(job_id), queue.output(job_id)]
+    keys = [queue.job(job_id), queue.output(output_of or job_id)]
     words = chain.from_iterable(fields.items())
     return function("gmo_append", keys, (0, *owner, "output", *words), replies.text)
 

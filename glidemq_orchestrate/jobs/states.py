@@ -27,6 +27,18 @@ released: waiting-children > waiting delayed prioritized
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
     gmo_expire_due gmo_revoke_job gmo_change_nodes glidemq_complete glidemq_completeAndFetchNext
     glidemq_completeChild glidemq_registerParent gmo_change_dependencies
+array opened: waiting-children > active
+    gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
+    gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
+    gmo_expire_due gmo_revoke_job gmo_change_nodes gmo_run_again
+array ended: active > completed failed
+    gmo_finish_and_fetch gmo_reclaim
+slice leased: absent > active
+    gmo_finish_and_fetch
+slice given back: active > absent
+    gmo_finish_and_fetch gmo_reclaim gmo_advance_flow gmo_cancel_flow gmo_begin_generation
+    gmo_change_nodes gmo_retry_flow gmo_run_again gmo_settle_foreign gmo_expire_due gmo_take_back
+    gmo_heartbeats gmo_renew
 gets dependencies: waiting delayed prioritized > waiting-children
     gmo_change_dependencies
 postponed: waiting > delayed

@@ -149,11 +149,12 @@ _ESCAPED: Final = r"\\\g<0>"
 
 # The server also checks commands inside functions against the rights of the caller.
 _COMMANDS: Final = """
-fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire persist hget hmget
-hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
-lrange lrem rpop rpush sadd scard sinter sintercard sismember smembers smismember spop srandmember srem
-sscan time zadd zcard zcount zpopmin zrandmember zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore
-xack xadd xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
+fcall info scan get getbit getrange bitfield mget set incr incrby decr decrby exists del unlink expire
+pexpire persist hget hmget hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan
+llen lpop lpos lpush lrange lrem rpop rpush sadd scard sinter sintercard sismember smembers smismember spop
+srandmember srem sscan time zadd zcard zcount zpopmin zrandmember zrange zrangebyscore zrem zrevrange
+zrevrangebyscore zscore xack xadd xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup
+xrevrange xtrim
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
@@ -164,8 +165,9 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "producer": ("xreadgroup", "xautoclaim", "xclaim", "xgroup", "rpop", "mget", "del"),
 }
 _READING: Final = """
-fcall info scan time get mget hget hmget hgetall hscan hlen llen lrange scard sismember smembers zcard zcount
-zrange zrangebyscore zrevrange zrevrangebyscore zscore xinfo xlen xpending xrange xread xrevrange
+fcall info scan time get getbit getrange mget hget hmget hgetall hscan hlen llen lrange scard sismember
+smembers zcard zcount zrange zrangebyscore zrevrange zrevrangebyscore zscore xinfo xlen xpending xrange
+xread xrevrange
 """
 TO_OBSERVE: Final = tuple(_READING.split())
 TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")
@@ -173,6 +175,8 @@ TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|l
 
 # The words after the key; with these a command on a string changes nothing or is refused.
 _AFTER_KEY: Final = {
+    "bitfield": ("GET", "u1", "0"),
+    "getbit": ("0",),
     "set": ("1", "PX", "60000"),
     "expire": ("60",),
     "pexpire": ("60000",),
@@ -189,8 +193,8 @@ decrby hdel hexists hget hmget hscan incrby lpos lpush rpush sadd sismember smis
 zscore
 """
 _TWO: Final = """
-hincrby hincrbyfloat hset hsetnx lrange lrem xrange xrevrange zadd zcount zrange zrangebyscore zrevrange
-zrevrangebyscore
+getrange hincrby hincrbyfloat hset hsetnx lrange lrem xrange xrevrange zadd zcount zrange zrangebyscore
+zrevrange zrevrangebyscore
 """
 _ELSE: Final = {
     "info": ("INFO", "server"),

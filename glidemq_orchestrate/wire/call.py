@@ -30,9 +30,9 @@ _QUEUE: Final = re.compile(r"[^{}]*:\{([^{}]+)\}", re.DOTALL)
 # TIME is missing, since its callers measure how long the reply takes.
 _READS: Final = frozenset(
     """
-    exists get hget hgetall hmget hscan info llen lrange mget ping scan scard sismember smembers smismember
-    srandmember sscan xinfo xlen xpending xrange xread xrevrange zcard zcount zrange zrangebyscore
-    zrevrange zrevrangebyscore zscore
+    exists get getbit getrange hget hgetall hmget hscan info llen lrange mget ping scan scard sismember
+    smembers smismember srandmember sscan xinfo xlen xpending xrange xread xrevrange zcard zcount zrange
+    zrangebyscore zrevrange zrevrangebyscore zscore
     """.upper().split()
 )
 # Commands without keys: they change no data.

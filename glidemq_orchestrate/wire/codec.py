@@ -69,6 +69,16 @@ def encode(value: JsonLike, *, where: str) -> str:
     return text
 
 
+def encode_each(values: Sequence[JsonLike], *, where: str) -> list[str]:
+    """``encode`` of each value; an error has its position. Much faster for many small values."""
+    write, _ = _msgspec()
+    if isinstance(values, list | tuple) and _encoded_fast(values) is not None:
+        texts = [write(value).decode() for value in values]
+        if max(map(len, texts), default=0) * 4 <= MAX_PAYLOAD_BYTES:
+            return texts
+    return [encode(value, where=f"{where} {at}") for at, value in enumerate(values)]
+
+
 def decode(text: str | None, *, where: str) -> Json:
     """Decode stored JSON; an absent or empty text is ``None``. Unpacks glide-mq's ``gz:`` form.
 

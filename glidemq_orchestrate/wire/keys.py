@@ -103,6 +103,10 @@ class QueueKeys:
         """The list of log lines of one job."""
         return f"{self.base}:log:{job_id}"
 
+    def array(self, job_id: str) -> str:
+        """The state of one array; the keys of its elements start with it."""
+        return f"{self.base}:gmo:array:{job_id}"
+
     def output(self, job_id: str) -> str:
         """The stream of the output that one job writes while it runs."""
         return f"{self.base}:jstream:{job_id}"

@@ -28,6 +28,8 @@ signals:<id> | list | the signals sent to it | job | with the job
 job:<id>:sub:<subscription> | hash | failed attempts of a message in a subscription | timed | a day after the
     last; when the message is handled or removed
 job:<id>:usage-lock | string | a Node client writes its usage | timed | after 5 s
+gmo:array:<id> | hash | the counts of an array node | job | with the job; a rerun after it completed
+gmo:array:<id>:<part> | any | its items, and how its elements ended | job | the same; items: with the job
 budget:<id> | hash | the budget of a flow of Node | job | with the job of its root
 # Where jobs wait (glide-mq's)
 stream | stream | ready jobs, and those that workers hold; messages of a broadcast | queue 0 | the call that
@@ -90,6 +92,7 @@ gmo:kept:<state>:<count> | sorted set | the newest jobs with this retention coun
     this count
 gmo:passed:<state> | string | up to which ended job all are needed | queue 1 | obliterate
 gmo:list-held | sorted set | jobs from lists that our workers run | work | the end of the attempt; the reclaim
+gmo:arrays | sorted set | open arrays, and when their elements can run | work | the end of the array; a cancel
 gmo:workers | sorted set | our live workers | work | their end; another one, a minute after the last heartbeat
 gmo:supervisor | string | the leader | timed | after 6 s
 gmo:supervised | hash | the progress of the supervisors | queue 12 | obliterate

@@ -71,6 +71,17 @@ class Contexts:
             attempt.token,
         )
 
+    def of_element(self, attempt: Attempt, index: int, item: Any, tried: int) -> Context:
+        """The context of an element of an array; ``attempt`` is the slice that it belongs to.
+
+        Raises:
+            DecodeError: The stored data or inputs of the array are not valid JSON.
+        """
+        context = self.make(attempt)
+        context.index, context.attempt = index, tried + 1
+        context.data = item if context.data is None else {**context.data, "item": item}
+        return context
+
     async def was_lost(self, attempt: Attempt) -> bool:
         """Whether a worker was lost while it ran the job.
 
@@ -106,7 +117,8 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
 def portable(context: Context) -> dict[str, Any]:
     """The fields of a context that a handler process receives."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
-    return {name: getattr(context, name) for name in (*names, "allow_import", "generation", "epoch", "token")}
+    more = ("allow_import", "generation", "epoch", "token", "index")
+    return {name: getattr(context, name) for name in (*names, *more)}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:

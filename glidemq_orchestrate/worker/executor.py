@@ -303,6 +303,15 @@ class Executor:
             return await self._execute_readable(execution, exc)
         if registered.at_most_once and (outcome := await self._outcome_of_lost(attempts[0])) is not None:
             return (outcome,)
+        return await self.call(execution, registered, attempts)
+
+    async def call(
+        self, execution: Execution, registered: Registered, attempts: Sequence[Attempt]
+    ) -> Sequence[Outcome | None]:
+        """Call the handler with the contexts of an execution; returns an outcome for each.
+
+        ``attempts``: those of the outcomes; of a slice of an array, the slice for each element.
+        """
         try:
             value = await wrap(self.around, execution, self.caller.call, registered, execution)
             if registered.is_async:
@@ -310,7 +319,7 @@ class Executor:
         except (ThreadsUnavailable, GeneratorExit):
             raise
         except asyncio.CancelledError as exc:
-            return self._outcomes_of_cancel(execution, exc)
+            return self._outcomes_of_cancel(execution, attempts, exc)
         except BaseException as exc:  # noqa: BLE001  the one place where user code is caught
             return self._outcomes_of_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
         one = None if registered.batch_size else self._outcome_of_value(attempts[0], value)
@@ -358,11 +367,11 @@ class Executor:
         return [self.outcome_of_error(attempt, exc) for attempt in attempts]
 
     def _outcomes_of_cancel(
-        self, execution: Execution, exc: asyncio.CancelledError
+        self, execution: Execution, attempts: Sequence[Attempt], exc: asyncio.CancelledError
     ) -> Sequence[Outcome | None]:
         if self.is_abandoned:
             raise exc
-        return [self.outcome_of_cancel(execution, attempt) for attempt in execution.attempts]
+        return [self.outcome_of_cancel(execution, attempt) for attempt in attempts]
 
     async def _execute_readable(self, execution: Execution, exc: GlideMQError) -> Sequence[Outcome | None]:
         """Fail a job with a broken payload, without retries; run the other jobs of its batch."""

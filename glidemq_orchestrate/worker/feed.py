@@ -78,6 +78,10 @@ class Runner(Protocol):
     def take(self, fetched: list[Attempt]) -> None:
         """Run the fetched jobs."""
 
+    @property
+    def slice_sizes(self) -> str:
+        """How many elements of arrays to lease as a slice; see ``Request``."""
+
     def has_starts(self, queue: str) -> bool:
         """Whether the start of a prefetched job is to be reported."""
 
@@ -245,7 +249,15 @@ class Feed:
         immediate = min(self._slots.starts(), wanted)
         started = self._runner.take_starts(self.keys.queue)
         flight = Flight(
-            Request(outcomes, wanted, token, limit=self._limit, immediate=immediate, started=started)
+            Request(
+                outcomes,
+                wanted,
+                token,
+                limit=self._limit,
+                immediate=immediate,
+                started=started,
+                sizes=self._runner.slice_sizes if wanted else "",
+            )
         )
         self._reserve(flight)
         return flight

@@ -124,7 +124,9 @@ class Messenger:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
         queue = self.queues[attempt.queue]
         if kind == "log":
-            self.post(attempt, Report(append_log(queue, attempt_calls.proof(attempt), sendable(text))))
+            line = text if attempt.element is None else f"[{attempt.element}] {text}"
+            proof = attempt_calls.proof(attempt)
+            self.post(attempt, Report(append_log(queue, proof, sendable(line), attempt.node_job_id)))
         else:
             call = attempt_calls.progress(attempt, queue, text, self.clock.now_ms())
             self.post(attempt, Report(call, kind="progress"))
@@ -234,7 +236,8 @@ class AttemptReporter(MessengerReporter):
 
     def output(self, fields: Mapping[str, str]) -> None:
         check_output(fields)
-        call = append_output(self._queue, attempt_calls.proof(self._attempt), fields)
+        attempt = self._attempt
+        call = append_output(self._queue, attempt_calls.proof(attempt), fields, attempt.node_job_id)
         self._messenger.post(self._attempt, Report(call, may_be_dropped=False))
 
     def report_usage(self, used: Usage) -> None:

@@ -30,6 +30,7 @@ from glidemq_orchestrate.worker.held_jobs import (
     UnreportedStarts,
 )
 from glidemq_orchestrate.worker.job_slots import JobSlots
+from glidemq_orchestrate.worker.slices import SliceSizes, count_of, ends_of, execute_slice
 from glidemq_orchestrate.worker.statistics import JobStatistics
 from glidemq_orchestrate.worker.tasks import JobTask
 from glidemq_orchestrate.worker.threads import ThreadsUnavailable
@@ -85,6 +86,7 @@ class JobRunner:
         self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
         self.log, self._events = JobLog(), JobEvents(executor.middleware)
         self.statistics = JobStatistics(executor.clock)
+        self._sizes = SliceSizes(executor.handlers)
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
 
@@ -103,7 +105,8 @@ class JobRunner:
             if (lease := attempt.options.lease) is not None:
                 self._note_lease(lease.total_seconds())
             registered = self._handlers.get(attempt.name)
-            if registered is not None and registered.batch_size and attempt.suspect is None:
+            is_batched = registered is not None and registered.batch_size and attempt.slice is None
+            if registered is not None and is_batched and attempt.suspect is None:
                 self._batches.add(attempt, registered)
             else:
                 self._slots.waiting.append(attempt)
@@ -186,15 +189,19 @@ class JobRunner:
         """Run the handler, free its place, send its last messages and report the outcomes."""
         attempts = execution.attempts
         try:
-            if not any(map(self._must_report, attempts)) or await self._may_begin(attempts):
+            if any(map(self._must_report, attempts)) and not await self._may_begin(attempts):
+                outcomes: Sequence[Outcome | None] = [None] * len(attempts)
+            elif (slice_ := attempts[0].slice) is None:
                 outcomes = await self._executor.execute(execution)
             else:
-                outcomes = [None] * len(attempts)
+                outcomes = await execute_slice(self._executor, execution, slice_, self._slots)
         except ThreadsUnavailable:
             self._free(execution)
             self._stop()  # gives the held jobs back
             return
         seconds = self._free(execution)
+        if attempts[0].slice is not None and outcomes[0] is not None:
+            self._sizes.ran(outcomes[0], seconds)
         self.fill()
         if not self._messenger.is_empty:
             outcomes = await self._sent(attempts, outcomes)
@@ -406,8 +413,21 @@ class JobRunner:
         """Wake every queue: places that one of them reserved are free again."""
         self._wake()
 
+    @property
+    def slice_sizes(self) -> str:
+        """How many elements of arrays to lease as a slice; see ``Request``."""
+        return self._sizes.text
+
     def settled(self, outcome: Outcome, verdict: str) -> None:
-        """Log, count and emit the server's verdict on an outcome."""
+        """Log, count and emit the server's verdict on an outcome; for a slice, on each of its elements."""
+        if outcome.kind is Kind.ELEMENTS and not verdict.startswith(("stale ", "error ")):
+            if verdict == "ok" and not self._events.has_listeners:
+                self.log.verdict(outcome, verdict)
+                self.statistics.elements(outcome.attempt, count_of(outcome))
+                return
+            for one, its_verdict in ends_of(outcome, verdict):
+                self.settled(one, its_verdict)
+            return
         self.log.verdict(outcome, verdict)
         self.statistics.settled(outcome, verdict)
         self._events.emit_verdict(outcome, verdict)

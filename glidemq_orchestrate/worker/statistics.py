@@ -70,6 +70,10 @@ class JobStatistics:
         elif verdict == "retrying":
             self._noted[attempt.queue][attempt.name].retries += 1
 
+    def elements(self, attempt: Attempt, count: int) -> None:
+        """Count elements of an array that ended well."""
+        self._noted[attempt.queue][attempt.name].running += [attempt.seconds * MILLISECONDS / count] * count
+
     async def report(self, run: Run, queue: QueueKeys) -> None:
         """Report what was counted since the last report."""
         if found := self._noted.pop(queue.queue, None):

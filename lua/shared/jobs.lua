@@ -151,6 +151,7 @@ end
 -- Deletes a job and the keys that belong only to it.
 function M.erase(prefix, job_id)
   L.tags.forget(prefix, job_id)
+  L.array_keys.forget(prefix, job_id, true)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'deps:' .. job_id,
     prefix .. 'parents:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id,
     prefix .. 'budget:' .. job_id)
@@ -178,6 +179,7 @@ function M.unlink(prefix, job_id)
     M.erase(prefix, job_id)
   elseif v[2] then
     L.tags.forget(prefix, job_id)
+    L.array_keys.forget(prefix, job_id)
     redis.call('HSET', key, 'gmo:removed', (v[3] and 'skipped' or v[2]) .. '\n' .. (v[4] or ''))
     redis.call('HDEL', key, unpack(OF_A_LIFE))
     redis.call('UNLINK', prefix .. 'log:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id)

@@ -53,6 +53,7 @@ def test_twins_have_the_same_methods() -> None:
         "ChasquiQueue",
         "EventReader",
         "Flow",
+        "FlowArray",
         "FlowProducer",
         "Queue",
         "Schedules",

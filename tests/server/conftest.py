@@ -198,7 +198,7 @@ def hand(url: str) -> Iterator[Hand]:
 
 
 READERS: dict[str, Callable[[Any, str], Any]] = {
-    "string": lambda client, key: client.get(key),
+    "string": lambda client, key: client.dump(key) if key.endswith(":done") else client.get(key),
     "hash": lambda client, key: client.hgetall(key),
     "set": lambda client, key: client.smembers(key),
     "list": lambda client, key: client.lrange(key, 0, -1),

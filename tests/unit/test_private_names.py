@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-OWN: Final = re.compile(r"\b(producer\._run|client\._run|made\._(connections|is_shared)|flow\._ref)\b")
+OWN: Final = re.compile(
+    r"\b(producer\._run|client\._run|flow\._run|made\._(connections|is_shared)|flow\._ref)\b"
+)
 FORGOTTEN: Final = re.compile(r"Spark(Context|Session)\._\w+ = None\b")
 UNMAPPED: Final = re.compile(r"operator\._is_mapped = False\b")
 AT_END: Final = re.compile(r"atexit\.(_run_exitfuncs\(\)|unregister\(sessions\.client\._on_exit\))")

@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision
-from glidemq_orchestrate.errors import GlideMQError, WaitTimeout
+from glidemq_orchestrate.errors import GlideMQError, NodeNotFound, WaitTimeout
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
+from glidemq_orchestrate.flows.elements import element_status, split_name
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import flow_history
 from glidemq_orchestrate.flows.nodes import leaf_names, named_nodes, node_logs, node_results
@@ -78,14 +79,19 @@ class ReadingOperations:
         return self._backend.status(self.ref)
 
     def node(self, name: str) -> Op[NodeStatus]:
-        """Read one node with its state.
+        """Read one node with its state, or an element of an array: ``clean[4711]``.
 
         Raises:
             NodeNotFound: The flow has no node of this name.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        return (yield from named_nodes(self.ref, [name]))[0]
+        try:
+            return (yield from named_nodes(self.ref, [name]))[0]
+        except NodeNotFound:
+            if split_name(name) is None:
+                raise
+        return (yield from element_status(self.ref, name))
 
     def nodes(self, names: Iterable[str] | None = None) -> Op[list[NodeStatus]]:
         """Read every node with its state, dependencies before dependents, in pages of about 200 nodes.

@@ -21,10 +21,11 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     """Write a flow node by node and start it, or attach to the equal flow that exists. Idempotent.
 
     Raises:
-        InvalidFlow: A node has an ordering key. Nothing is left behind.
+        InvalidFlow: A node has an ordering key, or is an array. Nothing is left behind.
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
         FlowIncomplete: Other clients repeatedly aborted the submission.
     """
+    _refuse_arrays(flow)
     _refuse_ordering(flow)
     yield from stage(ref, flow, clock)
     state = yield from advance(ref, clock)
@@ -36,15 +37,27 @@ def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[N
     """Write a generation and start it in place of the current one. Idempotent.
 
     Raises:
-        InvalidFlow: A node has an ordering key. Nothing is left behind.
+        InvalidFlow: A node has an ordering key, or is an array. Nothing is left behind.
         GenerationTaken: Another generation has begun. The staged nodes are removed.
         FlowConflict, FlowIncomplete: See ``submit``.
     """
+    _refuse_arrays(flow)
     _refuse_ordering(flow)
     yield from stage(ref, flow, clock, before)
     if not (yield from succession.decide(ref)):
         raise GenerationTaken(f"another generation of flow {ref.public_id} began")
     yield from advance(ref, clock)
+
+
+def _refuse_arrays(flow: CheckedFlow) -> None:
+    """Refuse array nodes: a server function hands out their elements, and settles the flow in its slot."""
+    for node in flow.nodes:
+        if node.array is not None:
+            queues = ", ".join(map(shown, flow.queues))
+            raise InvalidFlow(
+                f"node {shown(node.name)} is an array, which needs all queues of the flow in one slot of the "
+                f"cluster, and server functions; this flow has {queues}. Fix: put its nodes into one queue"
+            )
 
 
 def _refuse_ordering(flow: CheckedFlow) -> None:

@@ -37,6 +37,7 @@ from glidemq_orchestrate.flows.staged.submit import (
     advance,
     chunks,
     piece_words,
+    stage_items,
 )
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
@@ -210,17 +211,20 @@ def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
     known: Mapping[str, KnownNode],
     send: SendNodes[T],
 ) -> Iterator[Call[T]]:
-    """The calls that stage a growth; the header of the last one has the total number of nodes."""
+    """The calls that stage a growth; the header of the last one has the total number of chunks."""
     names = JobNames(home.prefix, flow_id, growth.queue_of(known))
     queues = list(dict.fromkeys(node.queue for node in growth.nodes))
     numbers = {queue: number for number, queue in enumerate(queues, start=1)}
     places = [QueueKeys(home.prefix, queue).key("id") for queue in queues]
-    every = list(chunks(growth.nodes, GROWTH_NODES))
+    every: list[list[Piece]] = list(chunks(growth.nodes, GROWTH_NODES))
+    if has_items := any(node.array is not None and node.array.chunks for node in growth.nodes):
+        every.append([])  # the last call seals the addition, and the items are written before
     for at, chunk in enumerate(every, start=1):
         header: dict[str, Any] = {"id": flow_id, "growth": growth_id, "batch": growth.digest, "chunk": at}
         header |= _outer_edges(chunk, growth, names)
         if at == len(every):
             header["chunks"] = len(every)
+            yield from stage_items(home.prefix, growth.nodes if has_items else (), names)
         words = [word for piece in chunk for word in (numbers[piece.node.queue], *piece_words(piece, names))]
         yield send(places, json.dumps(header), words)
 

@@ -229,7 +229,7 @@ def dependency_policies(
 
 def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
     """Read the inputs of a node from its dependencies, in pages."""
-    pages = yield from every_page(partial(node_inputs, queue, attempt.job_id))
+    pages = yield from every_page(partial(node_inputs, queue, attempt.node_job_id))
     texts = {name: text for page, _ in pages for name, text in page.items()}
     return Inputs(texts, sorted({job_id for _, removed in pages for job_id in removed}))
 

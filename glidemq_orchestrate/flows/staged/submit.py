@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ CHUNK_NODES: Final = 50
 GROWTH_NODES: Final = 25
 CHUNK_EDGES: Final = 1_000
 CHUNK_BYTES: Final = 1_048_576
+CHUNK_WORDS: Final = 200
 # Nodes with more dependents list them in the set of parents only, not in the two human-readable fields.
 MAX_LISTED: Final = 1_000
 CARRIED: Final = "="
@@ -138,6 +139,8 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
         fields["gmo:queue_timeout"] = str(node.queue_timeout_ms)
     if node.extension:
         fields["gmo:grown"] = node.extension
+    if node.array is not None:
+        fields["gmo:array"] = node.array.definition
     policies = node.policies
     if len(policies) == len(node.after) and len(set(policies.values())) == 1:
         fields["gmo:edge"] = next(iter(policies.values()))
@@ -225,6 +228,28 @@ def stage_flow(
         yield function("gmo_stage_flow", keys, args, FlowState, repeatable=True)
 
 
+def stage_items(prefix: str, nodes: Iterable[CheckedNode], names: JobNames) -> Iterator[Call[Any]]:
+    """Write the items of staged arrays. Idempotent."""
+    for node in nodes:
+        if node.array is None or node.name in names.carried:
+            continue
+        key, digest = QueueKeys(prefix, node.queue).job(names.own_id(node.name)), node.array.digest
+        words: list[Word] = []
+        size = 0
+        for number, chunk in enumerate(node.array.chunks):
+            words += (number, chunk)
+            size += len(chunk)
+            if len(words) >= CHUNK_WORDS or size >= CHUNK_BYTES:
+                yield _items_call(key, digest, words)
+                words, size = [], 0
+        if words:
+            yield _items_call(key, digest, words)
+
+
+def _items_call(key: str, digest: str, words: Sequence[Word]) -> Call[None]:
+    return function("gmo_stage_items", [key], (0, digest, *words), replies.anything, repeatable=True)
+
+
 def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
     """Start a completely staged flow; returns its state. Idempotent."""
     args = (now_ms, flow_id, digest)
@@ -304,7 +329,11 @@ def _stage_once(
 ) -> Op[Staged | GlideMQError]:
     """Returns the state, or the first error; all other calls stay in effect."""
     now_ms = clock.now_ms()
-    stage = stage_flow(ref.home, ref.flow_id, flow, chunks(flow.nodes), now_ms)
+    names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=flow.carried)
+    stage: Iterator[Call[Any]] = chain(
+        stage_flow(ref.home, ref.flow_id, flow, chunks(flow.nodes), now_ms),
+        stage_items(ref.home.prefix, flow.nodes, names),
+    )
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
     # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
     # waits until every call was accepted: a node with edges in several calls must not start if some of them

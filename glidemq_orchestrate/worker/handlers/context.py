@@ -233,6 +233,7 @@ class Context:
             server's time in milliseconds, so it may jump; 0 for broadcast messages. Use it to name what an
             attempt writes, and as a fencing token.
         token: Unique to this attempt, together with the job id.
+        index: The position of the element in its array, from 0; None outside of arrays.
     """
 
     queue: str
@@ -252,6 +253,7 @@ class Context:
     generation: int = 0
     epoch: int = 0
     token: str = ""
+    index: int | None = None
 
     def progress(self, value: JsonLike) -> None:
         """Report progress as any JSON value; readers see the latest.

@@ -282,6 +282,19 @@ class Handlers(RegistersHandlers):
         return max((registered.batch_size for registered in self._handlers.values()), default=0)
 
     @property
+    def slice_limits(self) -> Mapping[str, int]:
+        """How many elements of arrays one slice has, by job name, where the handler decides that.
+
+        Negative: a batch handler gets them with one call.
+        """
+        once = {name: 1 for name, registered in self._handlers.items() if registered.at_most_once}
+        return once | {
+            name: -registered.batch_size
+            for name, registered in self._handlers.items()
+            if registered.batch_size
+        }
+
+    @property
     def takes_all(self) -> bool:
         """Whether it has a handler for jobs of any name."""
         return False

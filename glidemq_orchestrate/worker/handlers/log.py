@@ -108,6 +108,11 @@ class JobLog:
             return
         if not self._has_room():
             return
+        if outcome.kind is Kind.ELEMENTS:
+            count, seconds = outcome.text.count("\n") + 1, outcome.attempt.seconds
+            text = "%s: %s elements completed in %.2f s"
+            log_job(logging.INFO, text, outcome.attempt, "elements_completed", f"{count:,}", seconds)
+            return
         action, text = _ENDS[outcome.kind]
         reason = (outcome.text,) if outcome.kind is Kind.SKIP else ()
         log_job(logging.INFO, text, outcome.attempt, action, outcome.attempt.seconds, *reason)
@@ -189,7 +194,8 @@ def log_job(level: int, text: str, job: Attempt, action: str, *values: object) -
 def job_name(job: Attempt | JobEvent) -> str:
     """A job as its users know it: a node of a flow, or a job id with the name of its handler."""
     if job.flow_id and job.node:
-        return f"node {job.node} of flow {job.flow_id}"
+        element = job.element if isinstance(job, Attempt) else None
+        return f"node {job.node}{'' if element is None else f'[{element}]'} of flow {job.flow_id}"
     return f"job {job.job_id} ({job.name})"
 
 

@@ -1,6 +1,6 @@
 -- gmo_append: append to the log or to the output of a job. A log keeps its last KEPT lines; the field gmo:cut has the
 -- number of removed lines.
--- KEYS  1 job hash   2 log (a list) or output (a stream) of the job
+-- KEYS  1 job hash   2 log (a list) or output (a stream) of the job; for a slice of an array, those of the array
 -- ARGS  1 now_ms (unused), proof (token '' = from outside: for any existing job), 7 log or output
 --       8.. a line, or field and text of each part of the output
 -- REPLY string: '' for a line, the id of the entry of an output
@@ -18,7 +18,8 @@ local function append(keys, args)
     local length = redis.call('RPUSH', keys[2], args[8])
     if length >= KEPT + SLACK then
       redis.call('LPOP', keys[2], length - KEPT)
-      redis.call('HINCRBY', keys[1], 'gmo:cut', length - KEPT)
+      local prefix, job_id = keys[2]:match('^(.*:)log:([^:]+)$')
+      redis.call('HINCRBY', prefix .. 'job:' .. job_id, 'gmo:cut', length - KEPT)
     end
     return ''
   elseif args[7] == 'output' and #args >= 9 and #args % 2 == 1 and #args < 2000 then

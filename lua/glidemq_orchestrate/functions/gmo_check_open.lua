@@ -61,7 +61,10 @@ end
 -- Whether a job is in the place for its state; nil where a short search cannot decide that.
 local function is_in_place(prefix, job_id, fields, now, silent)
   local state = fields[1]
-  if state == 'delayed' or state == 'prioritized' then
+  if state == 'active' and fields[12] ~= '' then -- workers hold slices of it, not the array
+    L.arrays.ensure(prefix, job_id, now)
+    return true
+  elseif state == 'delayed' or state == 'prioritized' then
     return is_scheduled(prefix, job_id) and true or false
   elseif state == 'active' and fields[9] == '' then -- glidemq_reclaimStalledListJobs handles jobs of the lists
     local last = tonumber(fields[3]) or tonumber(fields[2]) or 0

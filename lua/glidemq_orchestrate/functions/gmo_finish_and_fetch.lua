@@ -3,14 +3,18 @@
 -- ARGS  1 now_ms  2 group  3 consumer  4 max jobs to start (at most 100)  5 token of the attempts that start
 --       6 mode: '' | again (instead of new jobs, those that this consumer started with this token)
 --       7 max starts per window (0 = the setting of the queue)  8 window in ms, then the outcomes (see outcome.lua);
---       last, optional: how many of the jobs begin at once (by default all); the others are prefetched, see losses.lua
+--       last, optional: how many of the jobs begin at once (by default all); the others are prefetched, see losses.lua;
+--       and, if the worker knows arrays: JSON object, job name ('' = any other) -> how many elements it runs as a slice,
+--       negative if it runs them all at once
 -- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that started, last stream entry,
 --       last event, next due time or -1, limit that blocks jobs: '' | paused | concurrency | rate, errors of jobs that
 --       could not start, when to check the first schedule, ms, or -1; -1 if no jobs were requested}
 --       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
 --       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs),
 --       number of this activation, which grows with each of the job, gmo:suspect (see losses.lua), '+' if prefetched,
---       which is then the last character of its token
+--       which is then the last character of its token; of a slice of an array, whose other fields are those of the
+--       array: {elements, how often each was tried ('' = never), items (a line each), or start and
+--       step of the range}
 --       The two positions and the due time are set when fewer jobs than requested started, else '' and -1: a client
 --       that reads both streams from there misses nothing that makes a job ready.
 -- EFFECTS those of glidemq_complete, glidemq_fail and so on; of gmo_expire_due; of glidemq_moveToActive. Outcomes are
@@ -42,8 +46,18 @@ local function concurrency_room(x, limit)
     return nil
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group)
-  local listed = L.numbers.int(redis.call('GET', x.prefix .. 'list-active'), 0)
+  local listed = L.numbers.int(redis.call('GET', x.prefix .. 'list-active'), 0) + L.arrays.running(x.prefix)
   return math.max(limit - (pending.err and 0 or L.numbers.int(pending[1], 0)) - listed, 0)
+end
+
+-- Starts up to `count` jobs and slices; neither delays the other. Returns whether there were that many.
+local function start_jobs(x, count, is_limited)
+  if not x.sizes or redis.call('EXISTS', x.prefix .. 'gmo:arrays') == 0 then
+    return L.fetch.jobs(x, count)
+  end
+  x.sizes = is_limited and {} or cjson.decode(x.sizes)
+  L.fetch.jobs(x, count > 1 and math.floor(count / 2) or x.now % 2)
+  return L.slices.fetch(x, count) or L.fetch.jobs(x, count)
 end
 
 -- Starts up to `wanted` jobs as far as the queue allows; returns whether it had that many, which limit blocked jobs,
@@ -71,7 +85,7 @@ local function fetch(x, wanted, max, duration)
   if starts and starts < count then
     held, count, until_ms = 'rate', starts, start + duration
   end
-  local is_full = count > 0 and L.fetch.jobs(x, count)
+  local is_full = count > 0 and start_jobs(x, count, room or starts)
   if starts and #x.jobs > 0 then
     redis.call('HSET', x.prefix .. 'rate', 'windowStart', L.numbers.text(start), 'count', used + #x.jobs)
   end
@@ -114,13 +128,13 @@ end
 local function finish_and_fetch(keys, args)
   local now, wanted = tonumber(args[1]), math.min(tonumber(args[4]) or 0, MAX_WANTED)
   local more = (#args - 8) % L.outcome.WORDS
-  if not now or more > 1 or (more == 1 and not tonumber(args[#args])) then
+  if not now or more > 2 or (more > 0 and not tonumber(args[#args - more + 1])) then
     return redis.error_reply('GMO_BAD_CALL gmo_finish_and_fetch got ' .. #args .. ' arguments')
   end
   local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
     completed = 0, took = 0, schedules = -1, spent = 0, budget = BUDGET, ended = {},
-    starts = more == 1 and tonumber(args[#args]) or nil }
+    starts = more > 0 and tonumber(args[#args - more + 1]) or nil, sizes = more == 2 and args[#args] or nil }
   local verdicts = L.tags.together(accept, x, args)
   local is_full, held, until_ms = true, '', -1
   if args[6] == 'again' then

@@ -108,7 +108,7 @@ end
 local function reclaim(keys, args)
   local prefix, now, flows, trouble = keys[1]:sub(1, -#'stream' - 1), tonumber(args[1]), {}, nil
   local r = { prefix = prefix, group = args[2], min_idle = tonumber(args[4]), lock_duration = tonumber(args[5]),
-    max_stalled = tonumber(args[6]), now = now, workers = {}, order = {} }
+    max_stalled = tonumber(args[6]), now = now, workers = {}, order = {}, flows = flows }
   function r.on_dead(job_id)
     L.dead_letters.note(prefix, job_id, now)
     local reason = redis.call('HGET', prefix .. 'job:' .. job_id, 'failedReason') or 'stalled'

@@ -33,7 +33,8 @@ local function end_node(ref, now)
     L.due.node(flow and flow.home or prefix, ref, now + PASSING)
   end
   local has_begun = L.due.has_begun(prefix .. 'job:' .. job_id)
-  if not flow or not job[3] or STARTED[job[1]] or has_begun then
+  local is_array = redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:array') == 1
+  if not flow or not job[3] or (STARTED[job[1]] and not (is_array and job[1] == 'active')) or has_begun then
     return
   end
   local queue = prefix:match('{(.*)}:$')
@@ -88,9 +89,9 @@ end
 -- When something is due next: ms since the epoch (0 = at once), or -1.
 function L.due_work.next(prefix)
   local due = L.scheduled.next_due(prefix .. 'scheduled', prefix .. 'ratelimited', prefix)
-  for _, name in ipairs({ 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting' }) do
+  for _, name in ipairs({ 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting', 'gmo:arrays' }) do
     local first = tonumber(redis.call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2])
-    if first and (due < 0 or first < due) then
+    if first and first < L.arrays.NEVER and (due < 0 or first < due) then
       due = math.max(math.floor(first), 0)
     end
   end

@@ -3,9 +3,11 @@ L.end_nodes = {}
 
 -- Removes a node from every place where a worker could start it, and from a worker that runs it.
 function L.end_nodes.withdraw(prefix, job_id, now)
-  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed')
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed', 'gmo:array')
   local entry = v[1] and v[1] ~= '' and v[1] or nil
-  if v[2] then
+  if v[3] then
+    L.arrays.close(prefix, job_id)
+  elseif v[2] then
     local job = L.jobs.read(prefix, job_id)
     L.remove.take_out(prefix, job_id, job, entry, 0)
     redis.call('ZREM', prefix .. 'gmo:list-held', job_id)

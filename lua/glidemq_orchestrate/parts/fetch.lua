@@ -9,9 +9,9 @@ local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node'
   'budgetKey' }
 local SHOWN = #COLUMNS
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
-  'gmo:entry', 'processedOn', 'gmo:epoch', 'gmo:suspect', 'gmo:history' }
+  'gmo:entry', 'processedOn', 'gmo:epoch', 'gmo:suspect', 'gmo:history', 'gmo:array' }
 local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local EPOCH, SUSPECT, HISTORY, OPTIONS = 11, 12, 13, 3
+local EPOCH, SUSPECT, HISTORY, ARRAY, OPTIONS = 11, 12, 13, 14, 3
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
@@ -24,6 +24,8 @@ local function add_row(x, job_id, entry_id, v, started, epoch, ahead, given)
   row[SHOWN + 6], row[SHOWN + 7] = v[SHOWN + SUSPECT], ahead
   x.jobs[#x.jobs + 1] = row
 end
+
+L.fetch.read, L.fetch.SHOWN = read, SHOWN
 
 -- Makes the job active with the token of this attempt; returns the number of the activation.
 local function mark(x, key, job_id, entry_id, v, at, ahead)
@@ -94,6 +96,10 @@ local function begin(x, job_id, entry_id)
   local v = read(key)
   if v[at + STATE] ~= 'waiting' then
     return drop_entry(x, job_id, entry_id, v, at)
+  end
+  if v[at + ARRAY] then -- a user made it ready, like any other job
+    L.stream.ack(x.stream, x.group, entry_id, false)
+    return L.arrays.open(x.prefix, job_id, 0, x.now)
   end
   if v[at + REVOKED] == '1' or v[at + EXPIRE] or (v[at + GROUP] and v[at + GROUP] ~= '') then
     if not pass_gates(x, job_id, entry_id) then
@@ -170,7 +176,10 @@ function L.fetch.again(x)
   local function check(job_id, entry_id)
     local v = read(x.prefix .. 'job:' .. job_id)
     local ahead = v[SHOWN + TOKEN] == x.token .. '+' and '+' or ''
-    if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token .. ahead and v[SHOWN + ENTRY] == entry_id then
+    local is_ours = v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token .. ahead and v[SHOWN + ENTRY] == entry_id
+    if is_ours and job_id:find('}$') then
+      L.slices.again(x, job_id, v[SHOWN + TOKEN], v[SHOWN + SUSPECT], v[SHOWN + STARTED], v[SHOWN + EPOCH])
+    elseif is_ours then
       add_row(x, job_id, entry_id, v, v[SHOWN + STARTED], v[SHOWN + EPOCH], ahead,
         v[5] and L.inputs.read(x.prefix, job_id) or false)
     end

@@ -66,6 +66,12 @@ end
 -- Puts a job back where it came from. lost: id, entry, job.
 function L.losses.put_back(r, lost)
   local key = r.prefix .. 'job:' .. lost.id
+  local array_id = redis.call('HGET', key, 'gmo:slice')
+  if array_id then
+    local a = L.arrays.read(r.prefix, array_id)
+    L.slices.give_back(a, lost.id, r.now)
+    return L.arrays.place(a, r.now)
+  end
   if lost.entry ~= '' then
     L.stream.ack(r.prefix .. 'stream', r.group, lost.entry, false)
   else
@@ -106,6 +112,10 @@ end
 
 local function take_back(r, worker, lost)
   local key = r.prefix .. 'job:' .. lost.id
+  local array_id = redis.call('HGET', key, 'gmo:slice')
+  if array_id then
+    return L.elements.lost(r, lost.id, array_id, lost.has_begun, is_charged(worker, lost))
+  end
   L.history.note(key, r.now, 'lost', worker.name)
   if not lost.has_begun then
     redis.call('HSETNX', key, 'gmo:suspect', '0')

@@ -9,9 +9,10 @@
 --   children  wait until the child jobs (second number 1: the dependencies) have ended; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
+--   elements  of a slice of an array: text = a line for each of its elements, see slices.lua
 --   begun     not an outcome: the handler of a prefetched job begins
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
--- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`, `error <message>`
+-- Verdicts: ok, retrying, failed, for elements that are not all ok one of these for each, a line each, again (too much work for one call: send it again), `stale <why>`, `error <message>`
 -- (the job's keys are broken).
 L.outcome = { WORDS = 9 }
 local FLOW_FAILURE = 50
@@ -21,7 +22,7 @@ local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
     'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows',
-    'gmo:messages', 'gmo:published', 'gmo:repeats', 'gmo:history')
+    'gmo:messages', 'gmo:published', 'gmo:repeats', 'gmo:history', 'gmo:slice')
   if not v[1] then
     return nil, 'stale job ' .. o.job_id .. ' was removed'
   end
@@ -33,7 +34,7 @@ local function read(x, o)
   return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
     orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
     parentQueue = v[10] or nil, name = v[14] or nil, messages = v[16] or nil, published = v[17] or nil,
-    flow = flow, repeats = v[18], history = v[19] }
+    flow = flow, repeats = v[18], history = v[19], array = v[20] }
 end
 
 -- Removes the entry, together with those of the other outcomes of the call, or frees the slot of a job from a list.
@@ -169,7 +170,7 @@ end
 -- Accepts an outcome and returns the verdict. Notifying the dependents of a node counts against the budget of the call.
 function L.outcome.accept(x, o)
   local act = ACT[o.kind]
-  if not act and o.kind ~= 'begun' then
+  if not act and o.kind ~= 'begun' and o.kind ~= 'elements' then
     return 'stale unknown outcome kind ' .. tostring(o.kind)
   end
   if x.spent >= x.budget then
@@ -183,7 +184,11 @@ function L.outcome.accept(x, o)
     redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:ran', o.token)
     return 'ok'
   end
-  if job.flow and o.kind ~= 'done' then
+  if job.array then
+    return L.elements.accept(x, o, job.array)
+  elseif o.kind == 'elements' then
+    return 'stale job ' .. o.job_id .. ' is no slice of an array'
+  elseif job.flow and o.kind ~= 'done' then
     L.settle.flush(x.ended, x.now)
   elseif job.flow then
     job.flow.dependents = redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id)

@@ -40,11 +40,11 @@ local function place(prefix, job_id, name, now)
 end
 
 -- The job fields that `read` returns.
-local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge' }
+local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge', 'gmo:array' }
 
 -- The fields of a job for its release, and one more.
 function L.release.read(job_key, field)
-  FIELDS[8] = field
+  FIELDS[9] = field
   return redis.call('HMGET', job_key, unpack(FIELDS))
 end
 
@@ -64,7 +64,9 @@ function L.release.node(flow, ref, now, v)
   if v[6] then
     L.due.node(flow.home, ref, now + delay + L.numbers.int(v[6], 0))
   end
-  if v[5] then
+  if v[8] then
+    L.arrays.open(prefix, job_id, delay, now)
+  elseif v[5] then
     if not place(prefix, job_id, v[2] or '', now) then
       local reason = 'its cost exceeds the capacity of its token bucket'
       L.end_nodes.fail_and_notify(L.record.of_job(prefix, job_id), ref, reason, now)

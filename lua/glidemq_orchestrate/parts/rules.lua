@@ -67,7 +67,7 @@ end
 
 -- How an outcome counts for the dependent; v: its fields from `L.release.read`.
 local function effect(notice, v)
-  local changed = COUNTS_AS[v[8] or v[7] or notice.on_failure]
+  local changed = COUNTS_AS[v[9] or v[7] or notice.on_failure]
   return changed and changed[notice.outcome] or notice.outcome
 end
 

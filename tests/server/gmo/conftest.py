@@ -106,11 +106,16 @@ class Bench:
         return str(entry_id)
 
     def exchange(
-        self, *outcomes: Outcome, wanted: int = 0, queue: QueueKeys | None = None, again: bool = False
+        self,
+        *outcomes: Outcome,
+        wanted: int = 0,
+        queue: QueueKeys | None = None,
+        again: bool = False,
+        sizes: str = "",
     ) -> Answer:
         """Hand in outcomes and begin jobs; the attempts of each exchange have a token of their own."""
         self.tokens += not again
-        request = exchange.Request(outcomes, wanted, f"w/t{self.tokens}", again)
+        request = exchange.Request(outcomes, wanted, f"w/t{self.tokens}", again, sizes=sizes)
         answer: Answer = self.call(exchange.finish_and_fetch(queue or self.etl, "w", request, self.now))
         return answer
 

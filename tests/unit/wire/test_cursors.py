@@ -16,9 +16,10 @@ IN_FUNCTIONS = {
 }
 READERS = ("gmo_flow_nodes", "gmo_flow_results", "gmo_node_inputs")
 # Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies,
-# schedules.
+# schedules, failed elements of an array.
 BY_CLIENTS = {
     "call.py",
+    "elements.py",
     "entries.py",
     "lost_jobs.py",
     "node_table.py",

@@ -1,0 +1,262 @@
+"""The elements of an array as users read them: counts, states, results and failures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound, ResultRemoved
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.nodes import named_nodes
+from glidemq_orchestrate.flows.status import NodeStatus
+from glidemq_orchestrate.foundation.values import whole
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.attempt import worker_of
+from glidemq_orchestrate.jobs.job_hash import JobField
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, parts
+from glidemq_orchestrate.wire.codec import decode, readable
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number, parsed_object
+
+PAGE: Final = 1_000
+_BITS: Final = 8
+_NAMED: Final = re.compile(r"(.+)\[(\d+)\]\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayCounts:
+    """How many elements of an array are in which state.
+
+    Attributes:
+        elements: All of them.
+        running: Those that run now, on any worker.
+        waiting: All others that have not ended: also those that wait for their next attempt.
+    """
+
+    elements: int
+    completed: int
+    failed: int
+    skipped: int
+    running: int
+
+    @property
+    def waiting(self) -> int:
+        """See above."""
+        return self.elements - self.completed - self.failed - self.skipped - self.running
+
+
+@dataclass(frozen=True, slots=True)
+class FailedElement:
+    """An element that has failed for good.
+
+    Attributes:
+        index: Its position in the array.
+        attempts: How many attempts it had.
+    """
+
+    index: int
+    reason: str
+    attempts: int
+
+
+class Array(NamedTuple):
+    """An array of a flow, and where it is stored."""
+
+    node: NodeStatus
+    queue: QueueKeys
+    size: int
+
+    @property
+    def key(self) -> str:
+        """The hash with its counts."""
+        return self.queue.array(self.node.job_id)
+
+
+def array_of(ref: FlowRef, name: str) -> Op[Array]:
+    """The array node of this name.
+
+    Raises:
+        NodeNotFound: The flow has no node of this name.
+        ConfigurationError: The node is no array.
+        Superseded, FlowNotFound, FlowExpired: The flow can no longer be read.
+    """
+    (node,) = yield from named_nodes(ref, [name])
+    queue = QueueKeys(ref.home.prefix, node.queue)
+    definition = yield from ask(job_hash.get(queue, node.job_id, "gmo:array", parsed_object))
+    if "size" not in definition:
+        raise ConfigurationError(f"node {name} of flow {ref.public_id} is not an array")
+    return Array(node, queue, int(definition["size"]))
+
+
+_COUNTED: Final = ("completed", "failed", "skipped", "running")
+
+
+def read_counts(array: Array) -> Op[ArrayCounts]:
+    """The counts of an array."""
+    counts = yield from ask(command("HMGET", array.key, *_COUNTED, decode=_numbers))
+    return ArrayCounts(array.size, *counts)
+
+
+def _numbers(reply: Sequence[str | None]) -> list[int]:
+    return [number(text) for text in reply]
+
+
+def read_results(array: Array, start: int, stop: int | None) -> Op[dict[int, Any]]:
+    """The results of the completed elements from ``start`` to before ``stop``, by position.
+
+    Raises:
+        ConfigurationError: A position is not valid.
+        ResultRemoved: The results were removed.
+    """
+    whole("start", start, 0, error=ConfigurationError)
+    if stop is not None:
+        whole("stop", stop, start, error=ConfigurationError)
+    if array.node.removed and array.node.state is JobState.COMPLETED:
+        raise ResultRemoved(f"array {array.node.name}", [array.node.name])
+    last = array.size if stop is None else min(stop, array.size)
+    found: dict[int, Any] = {}
+    pages = [range(at, min(at + PAGE, last)) for at in range(start - start % PAGE, last, PAGE)]
+    for trip in parts(pages, _PAGES_PER_TRIP):
+        calls = [call for page in trip for call in _page(array, page)]
+        replies = yield from ask_all(calls)
+        for page, done, texts in zip(trip, replies[::2], replies[1::2], strict=True):
+            for at, text in zip(page, texts, strict=True):
+                if at >= start and _is_set(done, at - page.start):
+                    found[at] = decode(text, where=f"result of element {at}")
+    return found
+
+
+_PAGES_PER_TRIP: Final = 20
+
+
+def _page(array: Array, page: range) -> list[Call[Any]]:
+    """The calls for the bits of completed elements, and for their results."""
+    first, last = page.start // _BITS, (page.stop - 1) // _BITS
+    return [
+        command("GETRANGE", f"{array.key}:done", first, last, decode=_bytes),
+        command("HMGET", f"{array.key}:results", *page, decode=list),
+    ]
+
+
+def _bytes(reply: str) -> bytes:
+    return reply.encode(errors="surrogateescape")
+
+
+def _is_set(bits: bytes, at: int) -> bool:
+    byte, bit = divmod(at, _BITS)
+    return byte < len(bits) and bool(bits[byte] >> (_BITS - 1 - bit) & 1)
+
+
+def read_failed(array: Array, limit: int) -> Op[list[FailedElement]]:
+    """Failed elements, at most about ``limit``, by position."""
+    whole("limit", limit, 1, error=ConfigurationError)
+    run = yield from ask(command("HGET", array.key, "run", decode=number))
+    reasons: dict[int, str] = {}
+    cursor = "0"
+    while True:
+        key = f"{array.key}:failed:{run}"
+        cursor, page = yield from ask(command("HSCAN", key, cursor, "COUNT", PAGE, decode=tuple))
+        reasons |= {number(at): readable(why) for at, why in zip(page[::2], page[1::2], strict=True)}
+        if cursor == "0" or len(reasons) >= limit:
+            break
+    known = sorted(reasons)[:limit]
+    tried: list[int] = []
+    for part in parts(known, PAGE):
+        tried += yield from ask(command("HMGET", f"{array.key}:attempts", *part, decode=_numbers))
+    return [FailedElement(at, reasons[at], max(count, 1)) for at, count in zip(known, tried, strict=True)]
+
+
+def split_name(name: str) -> tuple[str, int] | None:
+    """The array and the position in the name of an element, ``clean[4711]``; None for another name."""
+    found = _NAMED.match(name)
+    return (found[1], int(found[2])) if found else None
+
+
+_HELD: Final[tuple[JobField, ...]] = ("gmo:elements", "gmo:token")
+
+
+def element_status(ref: FlowRef, name: str) -> Op[NodeStatus]:
+    """The status of an element, ``clean[4711]``, in the form of a node.
+
+    Raises:
+        NodeNotFound: The flow has no such array, or the array has no such element.
+    """
+    split = split_name(name)
+    if split is None:
+        raise NodeNotFound(f"flow {ref.public_id} has no node {name}")
+    array = yield from array_of(ref, split[0])
+    index = split[1]
+    if index >= array.size:
+        raise NodeNotFound(f"array {split[0]} of flow {ref.public_id} has {array.size:,} elements, from 0")
+    key = array.key
+    calls: list[Call[Any]] = [
+        command("HMGET", key, "next", "run", decode=_numbers),
+        command("GETBIT", f"{key}:done", index, decode=int),
+        command("SISMEMBER", f"{key}:skipped", index, decode=int),
+        command("HGET", f"{key}:attempts", index, decode=number),
+        command("SMEMBERS", f"{key}:slices", decode=list),
+    ]
+    (_, run), is_done, is_skipped, tried, slices = yield from ask_all(calls)
+    asking: list[Call[Any]] = [command("HGET", f"{key}:failed:{run}", index, decode=lambda reply: reply)]
+    asking += [job_hash.get_some(array.queue, slice_id, _HELD, list) for slice_id in slices]
+    reason, *held = yield from ask_all(asking)
+    holder = next((token for elements, token in held if elements and contains(elements, index)), None)
+    return _status(array, index, _Found(bool(is_done), bool(is_skipped), tried, reason, holder))
+
+
+class _Found(NamedTuple):
+    is_done: bool
+    is_skipped: bool
+    tried: int
+    reason: str | None
+    holder: str | None
+
+
+def _status(array: Array, index: int, found: _Found) -> NodeStatus:
+    node = array.node
+    state = JobState.WAITING_CHILDREN if node.state is JobState.WAITING_CHILDREN else JobState.WAITING
+    if found.is_done:
+        state = JobState.COMPLETED
+    elif found.is_skipped:
+        state = JobState.SKIPPED
+    elif found.reason is not None:
+        state = JobState.FAILED
+    elif found.holder is not None:
+        state = JobState.ACTIVE
+    elif node.state.is_terminal:
+        state = JobState.FAILED
+    started = state in (JobState.ACTIVE, JobState.COMPLETED)
+    return NodeStatus(
+        name=f"{node.name}[{index}]",
+        queue=node.queue,
+        job_id=node.job_id,
+        job=node.job,
+        after=node.after,
+        state=state,
+        attempts=found.tried + started,
+        reason=readable(found.reason or "") or (node.reason if state is JobState.FAILED else ""),
+        progress=None,
+        started_at=None,
+        finished_at=None,
+        worker=worker_of(found.holder or ""),
+    )
+
+
+def contains(elements: str, index: int) -> bool:
+    """Whether the text of a slice, ``0-63`` or ``3,7-9``, has an element."""
+    for part in elements.split(","):
+        first, _, last = part.partition("-")
+        if int(first) <= index <= int(last or first):
+            return True
+    return False
+
+
+def summary_of(progress: Any) -> Mapping[str, int] | None:
+    """The counts in the progress of an array node; None for any other progress."""
+    names = ("elements", "completed", "failed", "skipped")
+    if not isinstance(progress, dict) or set(progress) != set(names):
+        return None
+    return {name: number(str(progress[name])) for name in names}

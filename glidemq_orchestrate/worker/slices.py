@@ -1,0 +1,204 @@
+"""Runs slices of arrays: the handler for each element in turn, or once for all of them if it takes batches.
+
+A slice takes one place of the worker, like a job. It ends after its last element, or earlier: after half a
+second, so that others can run the rest, and when the worker stops. One report then has the outcomes of the
+elements that ran; the server gives the others back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, Final, TypeAlias
+
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.jobs.attempt import Attempt, Slice
+from glidemq_orchestrate.wire.codec import decode
+from glidemq_orchestrate.worker.executor import Executor, refuse
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.middleware import Execution
+from glidemq_orchestrate.worker.handlers.registered import Registered
+from glidemq_orchestrate.worker.job_slots import JobSlots
+
+MAX_ELEMENTS: Final = 100
+SLICE_SECONDS: Final = 0.05
+"""How long a slice should take; it decides how many elements the next ones have."""
+MAX_SECONDS: Final = 0.5
+YIELD_SECONDS: Final = 0.005
+"""How long async handlers that await nothing may keep the loop."""
+LOST: Final = "its worker was lost while it may have run, and it must not run again"
+
+
+Element: TypeAlias = tuple[int, Any, int]
+"""Position, item, and how many attempts have failed."""
+
+
+class SliceSizes:
+    """How many elements a slice has, by job name: as many as run in ``SLICE_SECONDS``, at first one.
+
+    Args:
+        handlers: Batch handlers get as many as they take. Of a handler that must run at most once, a slice
+            has one element: after the loss of a worker it is known which one had started.
+    """
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._sizes = {"": 1, **handlers.slice_limits}
+        self._seconds: dict[str, float] = {}
+        self._fixed = frozenset(self._sizes)
+        self.text = json.dumps(self._sizes)
+
+    def ran(self, outcome: Outcome, seconds: float) -> None:
+        """Note how long the elements of a slice took."""
+        name = outcome.attempt.name
+        if name in self._fixed or outcome.kind is not Kind.ELEMENTS:
+            return
+        each = seconds / count_of(outcome)
+        mean = self._seconds.get(name, each)
+        self._seconds[name] = mean = mean + (each - mean) / 4
+        size = max(min(int(SLICE_SECONDS / max(mean, 1e-6)), MAX_ELEMENTS), 1)
+        if size != self._sizes.get(name, 1):
+            self._sizes[name] = size
+            self.text = json.dumps(self._sizes)
+
+
+async def execute_slice(
+    executor: Executor, execution: Execution, slice_: Slice, slots: JobSlots
+) -> Sequence[Outcome | None]:
+    """Run a slice; returns its outcome, or None if its lease is lost.
+
+    Raises:
+        asyncio.CancelledError: The worker is ending, and gives the slice back.
+        ThreadsUnavailable: The interpreter is shutting down.
+    """
+    (attempt,) = execution.attempts
+    registered = executor.handlers.get(attempt.name)
+    if registered is None or attempt.unreadable:
+        return await executor.execute(execution)
+    if registered.at_most_once and attempt.suspect:
+        return (refuse(attempt, LOST),)
+    try:
+        items = read_items(slice_)
+    except GlideMQError as exc:
+        return (refuse(attempt, f"{type(exc).__name__}: {exc}"),)
+    elements = list(zip(slice_.indexes, items, slice_.tried, strict=True))
+    if registered.batch_size:
+        return await _run_together(executor, execution, registered, elements)
+    return await _run_in_turn(executor, execution, registered, elements, slots)
+
+
+def read_items(slice_: Slice) -> Sequence[Any]:
+    """The items of the elements.
+
+    Raises:
+        DecodeError: The stored items are not JSON.
+    """
+    if not slice_.items:
+        return [slice_.start + index * slice_.step for index in slice_.indexes]
+    text = f"[{slice_.items.replace(chr(10), ',')}]"
+    items: Any = decode(text, where=f"items of array {slice_.array_id}")
+    return list(items)
+
+
+async def _run_together(
+    executor: Executor, execution: Execution, registered: Registered, elements: Sequence[Element]
+) -> Sequence[Outcome | None]:
+    """Run the elements with one call of a batch handler."""
+    (attempt,) = execution.attempts
+    attempt.attempts_made = max(tried for _, _, tried in elements)
+    try:
+        execution.contexts = [
+            executor.contexts.of_element(attempt, index, item, tried) for index, item, tried in elements
+        ]
+    except GlideMQError as exc:
+        return (refuse(attempt, f"{type(exc).__name__}: {exc}"),)
+    outcomes = await executor.call(execution, registered, [attempt] * len(elements))
+    return _ended(attempt, outcomes)
+
+
+async def _run_in_turn(
+    executor: Executor,
+    execution: Execution,
+    registered: Registered,
+    elements: Sequence[Element],
+    slots: JobSlots,
+) -> Sequence[Outcome | None]:
+    """Run the elements one after the other, until something else should run."""
+    (attempt,) = execution.attempts
+    time = asyncio.get_running_loop().time
+    began = paused = time()
+    lines: list[str] = []
+    for index, item, tried in elements:
+        attempt.attempts_made, attempt.element = tried, index
+        try:
+            execution.contexts = [executor.contexts.of_element(attempt, index, item, tried)]
+        except GlideMQError as exc:
+            return (refuse(attempt, f"{type(exc).__name__}: {exc}"),)
+        (outcome,) = await executor.call(execution, registered, execution.attempts)
+        if outcome is None or execution.stopped:
+            return (None,)
+        lines.append(line_of(outcome))
+        now = time()
+        if slots.stopping or now - began > MAX_SECONDS:
+            break
+        if now - paused > YIELD_SECONDS:
+            await asyncio.sleep(0)
+            paused = time()
+    attempt.element = None
+    return (Outcome(attempt, Kind.ELEMENTS, "\n".join(lines)),)
+
+
+def _ended(attempt: Attempt, outcomes: Sequence[Outcome | None]) -> Sequence[Outcome | None]:
+    known = [outcome for outcome in outcomes if outcome is not None]
+    if len(known) < len(outcomes):
+        return (None,)
+    return (Outcome(attempt, Kind.ELEMENTS, "\n".join(map(line_of, known))),)
+
+
+def line_of(outcome: Outcome) -> str:
+    """The line for the outcome of an element; ``slices.lua`` reads it."""
+    if outcome.kind is Kind.DONE:
+        return "d" if outcome.text == "null" else f"d{outcome.text}"
+    reason = " ".join(outcome.text.split())
+    if outcome.kind is Kind.FAIL:
+        return f"f{outcome.first} {outcome.second} {reason}"
+    if outcome.kind is Kind.SKIP:
+        return f"s{reason}"
+    if outcome.kind is Kind.LATER:
+        return f"l{outcome.first}"
+    return f"f0 0 an element of an array cannot wait for {_WAITS.get(outcome.kind, 'that')}"
+
+
+_WAITS: Final[Mapping[Kind, str]] = {Kind.CHILDREN: "child jobs", Kind.SUSPEND: "a signal"}
+
+
+def count_of(outcome: Outcome) -> int:
+    """How many elements of a slice ran."""
+    return outcome.text.count("\n") + 1
+
+
+def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
+    """Outcome and verdict of each element that ran, in the form of a node of its own."""
+    slice_ = outcome.attempt.slice
+    if slice_ is None:
+        return
+    lines = outcome.text.split("\n")
+    verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
+    for index, tried, line, one in zip(slice_.indexes, slice_.tried, lines, verdicts, strict=False):
+        attempt = copy(outcome.attempt)
+        attempt.element, attempt.attempts_made = index, tried
+        attempt.job_id, attempt.seconds = slice_.array_id, outcome.attempt.seconds / len(lines)
+        yield _read_line(attempt, line), one
+
+
+def _read_line(attempt: Attempt, line: str) -> Outcome:
+    kind, text = _KINDS[line[:1]], line[1:]
+    if kind is not Kind.FAIL:
+        return Outcome(attempt, kind, text)
+    allowed, backoff, reason = text.split(" ", 2)
+    return Outcome(attempt, kind, reason, first=int(allowed), second=int(backoff))
+
+
+_KINDS: Final[Mapping[str, Kind]] = {"d": Kind.DONE, "s": Kind.SKIP, "l": Kind.LATER, "f": Kind.FAIL}

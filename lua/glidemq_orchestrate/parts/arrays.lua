@@ -1,0 +1,153 @@
+-- arrays: array nodes. An array is a node whose job has the field gmo:array, a JSON object: size; per (elements per
+-- chunk of items, 0 for a range); running (how many elements run at once, 0 = no limit); failed (how many may fail
+-- before the array is stopped, -1 = all of them run, and any failure fails it). While its elements run, its job is
+-- active and no worker holds it: workers lease slices of it, see slices.lua.
+--   <prefix>gmo:arrays                    zset: job ids of open arrays -> from when on a slice can be leased, ms
+--   <prefix>gmo:array:<job id>            hash: opened (ms), next (the first element that was never leased), completed,
+--                                         failed, skipped, running, leases (how many slices there were), epoch, told
+--                                         (when its progress was last written), run (how often it was opened again),
+--                                         oldest (the first of the runs whose failed elements wait to run again)
+--   <prefix>gmo:array:<job id>:items      hash: number of a chunk -> its items, a line of JSON each
+--   <prefix>gmo:array:<job id>:done       bitmap: completed elements
+--   <prefix>gmo:array:<job id>:results    hash: element -> its result, unless that is null
+--   <prefix>gmo:array:<job id>:skipped    set: elements
+--   <prefix>gmo:array:<job id>:failed:<run>  hash: element that failed in this run -> reason
+--   <prefix>gmo:array:<job id>:again      zset: elements that were given back or wait for their next attempt, as the
+--                                         text of a slice -> from when on they may run, ms
+--   <prefix>gmo:array:<job id>:attempts   hash: element with a failed attempt -> how many
+--   <prefix>gmo:array:<job id>:lost       hash: element whose worker was lost -> how many losses it may have caused
+--   <prefix>gmo:array:<job id>:slices     set: job ids of its leased slices
+L.arrays = {}
+local NEVER, TOLD = 9007199254740991, 1000
+local int = L.numbers.int
+L.arrays.NEVER = NEVER
+
+-- Reads an open or ended array; nil if the job is none.
+function L.arrays.read(prefix, job_id)
+  local text = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:array')
+  if not text then
+    return nil
+  end
+  local key, of = prefix .. 'gmo:array:' .. job_id, cjson.decode(text)
+  local v = redis.call('HMGET', key, 'next', 'completed', 'failed', 'skipped', 'running', 'run', 'oldest', 'opened', 'told')
+  return { prefix = prefix, id = job_id, key = key, size = of.size, per = of.per, max_running = of.running,
+    range = of.start and L.numbers.text(of.start) .. ' ' .. L.numbers.text(of.step) or '', max_failed = of.failed, next = int(v[1], 0), completed = int(v[2], 0), failed = int(v[3], 0), skipped = int(v[4], 0),
+    running = int(v[5], 0), run = int(v[6], 0), oldest = int(v[7], 0), opened = int(v[8], 0), told = int(v[9], 0) }
+end
+
+-- From when on a slice can be leased.
+local function available(a, now)
+  if a.max_running > 0 and a.running >= a.max_running then
+    return NEVER
+  elseif a.next < a.size or a.oldest < a.run then
+    return a.opened
+  end
+  local first = redis.call('ZRANGE', a.key .. ':again', 0, 0, 'WITHSCORES')[2]
+  first = first and tonumber(first) or NEVER
+  return first <= now and a.opened or first
+end
+
+-- Notes from when on a slice can be leased. Events wake idle workers.
+function L.arrays.place(a, now)
+  redis.call('ZADD', a.prefix .. 'gmo:arrays', L.numbers.text(available(a, now)), a.id)
+end
+
+-- Opens an array whose dependencies have ended: workers lease slices after the delay.
+function L.arrays.open(prefix, job_id, delay, now)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'active', 'lastActive', L.numbers.text(now))
+  redis.call('HSET', prefix .. 'gmo:array:' .. job_id, 'opened', L.numbers.text(now + delay))
+  L.arrays.place(L.arrays.read(prefix, job_id), now)
+  L.events.emit(prefix .. 'events', 'active', job_id)
+end
+
+-- Makes sure that slices of an array whose job is active can be leased.
+function L.arrays.ensure(prefix, job_id, now)
+  if not redis.call('ZSCORE', prefix .. 'gmo:arrays', job_id) then
+    L.arrays.place(L.arrays.read(prefix, job_id), now)
+  end
+end
+
+-- How many elements run in all open arrays of a queue.
+function L.arrays.running(prefix)
+  local sum = 0
+  for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'gmo:arrays', 0, -1)) do
+    sum = sum + int(redis.call('HGET', prefix .. 'gmo:array:' .. job_id, 'running'), 0)
+  end
+  return sum
+end
+
+-- Closes an array: its slices are taken from their workers, and nothing is leased any more. Nothing happens to others.
+function L.arrays.close(prefix, job_id)
+  if redis.call('ZREM', prefix .. 'gmo:arrays', job_id) == 0 then
+    return
+  end
+  local a = L.arrays.read(prefix, job_id)
+  for _, slice_id in ipairs(redis.call('SMEMBERS', a.key .. ':slices')) do
+    L.slices.give_back(a, slice_id, 0)
+  end
+  redis.call('HSET', a.key, 'running', 0)
+end
+
+-- A node that runs again: a failed or interrupted array keeps its completed elements, and the others run; of a completed
+-- one all run.
+function L.arrays.reopen(prefix, job_id, state)
+  local a = L.arrays.read(prefix, job_id)
+  if not a then
+    return
+  end
+  L.arrays.close(prefix, job_id)
+  if state == 'completed' then
+    L.array_keys.erase(prefix, job_id)
+  elseif a.failed > 0 then
+    redis.call('HSET', a.key, 'failed', 0, 'run', a.run + 1)
+  end
+end
+
+-- The counts of an array, as progress and result.
+local function summary(a)
+  return cjson.encode { elements = a.size, completed = a.completed, failed = a.failed, skipped = a.skipped }
+end
+
+-- Writes the progress of an array, at most once a second.
+function L.arrays.tell(a, now)
+  if now - a.told >= TOLD or now < a.told then
+    redis.call('HSET', a.key, 'told', L.numbers.text(now))
+    redis.call('HSET', a.prefix .. 'job:' .. a.id, 'progress', summary(a), 'lastActive', L.numbers.text(now))
+    L.events.emit(a.prefix .. 'events', 'progress', a.id, 'data', summary(a))
+  end
+end
+
+local function reason_of(a)
+  local first = redis.call('HRANDFIELD', a.key .. ':failed:' .. a.run, 1, 'WITHVALUES')
+  local text = L.numbers.text(a.failed) .. ' of ' .. L.numbers.text(a.size) .. ' elements failed'
+  if a.max_failed >= 0 then
+    text = text .. ', more than the ' .. L.numbers.text(a.max_failed) .. ' that may'
+  end
+  return text .. '; element ' .. (first[1] or '?') .. ': ' .. (first[2] or '')
+end
+
+-- Whether the array has ended, after elements of it have; then its node is settled. Adds ids of flows that need
+-- gmo_advance_flow.
+function L.arrays.end_if_done(x, a)
+  local has_too_many = a.max_failed >= 0 and a.failed > a.max_failed
+  if not has_too_many and a.completed + a.failed + a.skipped < a.size then
+    return false
+  end
+  local key = a.prefix .. 'job:' .. a.id
+  if x.ended then L.settle.flush(x.ended, x.now) end
+  L.arrays.close(a.prefix, a.id)
+  redis.call('HSET', key, 'progress', summary(a))
+  if has_too_many or (a.max_failed < 0 and a.failed > 0) then
+    local reason = reason_of(a)
+    L.jobs.set_failed(a.prefix, a.id, reason, x.now)
+    L.events.emit(a.prefix .. 'events', 'failed', a.id, 'failedReason', reason)
+    L.dead_letters.note(a.prefix, a.id, x.now)
+    x.flows[#x.flows + 1] = L.settle.job_failed(a.prefix, a.id, reason, x.now)
+    return true
+  end
+  redis.call('ZADD', a.prefix .. 'completed', x.now, a.id)
+  redis.call('HSET', key, 'state', 'completed', 'returnvalue', summary(a), 'finishedOn', L.numbers.text(x.now))
+  L.events.emit(a.prefix .. 'events', 'completed', a.id, 'returnvalue', summary(a))
+  x.flows[#x.flows + 1] = L.settle.job_completed(L.record.of_job(a.prefix, a.id), a.prefix, a.id, x.now)
+  return true
+end

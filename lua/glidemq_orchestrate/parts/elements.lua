@@ -1,0 +1,122 @@
+-- elements: the ends of elements of an array, as the outcome of a slice reports them; see slices.lua.
+L.elements = {}
+local COST = 10
+local int, text = L.numbers.int, L.numbers.text
+
+-- Adds the outcome of an element to the writes in w; returns its verdict.
+local function note(x, a, w, element, line)
+  local kind, rest = line:sub(1, 1), line:sub(2)
+  if kind == 'd' then
+    w.completed = w.completed + 1
+    w.bits[#w.bits + 1], w.bits[#w.bits + 2], w.bits[#w.bits + 3], w.bits[#w.bits + 4] = 'SET', 'u1', '#' .. element, '1'
+    if rest ~= '' then w.results[#w.results + 1], w.results[#w.results + 2] = element, rest end
+    w.well[#w.well + 1] = element
+    return 'ok'
+  elseif kind == 's' then
+    w.skipped[#w.skipped + 1], w.well[#w.well + 1] = element, element
+    return 'ok'
+  elseif kind == 'l' then
+    redis.call('ZADD', a.key .. ':again', text(int(rest, x.now)), element)
+    return 'ok'
+  end
+  local allowed, backoff, reason = rest:match('^(%d+) (%d+) (.*)$')
+  local made = redis.call('HINCRBY', a.key .. ':attempts', element, 1)
+  if made < (tonumber(allowed) or 0) then
+    redis.call('ZADD', a.key .. ':again', text(x.now + tonumber(backoff)), element)
+    return 'retrying'
+  end
+  w.failed[#w.failed + 1], w.failed[#w.failed + 2] = element, reason or rest
+  return 'failed'
+end
+
+-- Writes what was noted, and counts it.
+local function write(a, w)
+  if #w.bits > 0 then redis.call('BITFIELD', a.key .. ':done', unpack(w.bits)) end
+  if #w.results > 0 then redis.call('HSET', a.key .. ':results', unpack(w.results)) end
+  if #w.skipped > 0 then redis.call('SADD', a.key .. ':skipped', unpack(w.skipped)) end
+  if #w.failed > 0 then redis.call('HSET', a.key .. ':failed:' .. a.run, unpack(w.failed)) end
+  a.completed, a.skipped = a.completed + w.completed, a.skipped + #w.skipped
+  a.failed = a.failed + #w.failed / 2
+  redis.call('HSET', a.key, 'completed', text(a.completed), 'failed', text(a.failed), 'skipped', text(a.skipped))
+  if #w.well > 0 and redis.call('EXISTS', a.key .. ':attempts', a.key .. ':lost') > 0 then
+    redis.call('HDEL', a.key .. ':attempts', unpack(w.well))
+    redis.call('HDEL', a.key .. ':lost', unpack(w.well))
+  end
+end
+
+-- Accepts the outcome of a slice: of each element for which it has a line; the others are given back.
+local function accept_lines(x, a, slice_id, lines)
+  local elements = L.slices.split(L.slices.remove(a, slice_id), L.slices.MAX)
+  local w, verdicts, count = { completed = 0, bits = {}, results = {}, skipped = {}, failed = {}, well = {} }, {}, 0
+  local has_failures = false
+  for line in lines:gmatch('[^\n]+') do
+    if count == #elements then break end
+    count = count + 1
+    verdicts[count] = note(x, a, w, text(elements[count]), line)
+    has_failures = has_failures or verdicts[count] ~= 'ok'
+  end
+  write(a, w)
+  if count < #elements then
+    redis.call('ZADD', a.key .. ':again', text(x.now), L.slices.join({ unpack(elements, count + 1) }))
+  end
+  return has_failures and table.concat(verdicts, '\n') or 'ok'
+end
+
+-- Every element of the slice has the same outcome.
+local function repeated(a, slice_id, line)
+  local elements = L.slices.split(redis.call('HGET', a.prefix .. 'job:' .. slice_id, 'gmo:elements'), L.slices.MAX)
+  return string.rep(line .. '\n', #elements)
+end
+
+-- Accepts the outcome of a slice that its worker still holds. Returns the verdict: `ok`, or that of each element, a
+-- line each.
+function L.elements.accept(x, o, array_id)
+  local a, verdict = L.arrays.read(x.prefix, array_id), 'ok'
+  if not a then
+    return 'stale the array ' .. array_id .. ' was removed'
+  elseif o.kind == 'elements' then
+    verdict = accept_lines(x, a, o.job_id, o.text)
+  elseif o.kind == 'fail' then
+    local reason = o.text:gsub('[\r\n]+', ' ')
+    local line = 'f' .. text(o.first) .. ' ' .. text(o.second) .. ' ' .. reason
+    verdict = accept_lines(x, a, o.job_id, repeated(a, o.job_id, line))
+  elseif o.kind == 'later' or o.kind == 'back' then
+    L.slices.give_back(a, o.job_id, o.kind == 'later' and math.max(o.first, x.now) or x.now)
+  else
+    return 'stale an element of an array cannot end with the outcome ' .. o.kind
+  end
+  x.spent = x.spent + COST
+  if not L.arrays.end_if_done(x, a) then
+    L.arrays.place(a, x.now)
+    L.arrays.tell(a, x.now)
+  end
+  return verdict
+end
+
+-- Takes a slice from a lost worker. Of several elements, each runs alone from now on, as any of them may have caused the
+-- loss. One that ran alone fails after the last allowed loss, if that is charged to it; see losses.lua. Adds ids of flows
+-- that need gmo_advance_flow.
+function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
+  local a = L.arrays.read(r.prefix, array_id)
+  local elements = L.slices.split(L.slices.remove(a, slice_id), L.slices.MAX)
+  local only = #elements == 1 and text(elements[1])
+  local x = { now = r.now, flows = {} }
+  local losses = only and has_begun and redis.call('HINCRBY', a.key .. ':lost', only, 1) or 0
+  if is_charged and losses > r.max_stalled then
+    redis.call('HSET', a.key .. ':failed:' .. a.run, only, 'its worker was lost more often than allowed')
+    redis.call('HDEL', a.key .. ':lost', only)
+    a.failed = a.failed + 1
+    redis.call('HSET', a.key, 'failed', text(a.failed))
+  elseif #elements > 0 then
+    for _, element in ipairs(has_begun and not only and elements or {}) do
+      redis.call('HSETNX', a.key .. ':lost', text(element), 0)
+    end
+    redis.call('ZADD', a.key .. ':again', text(r.now), L.slices.join(elements))
+  end
+  if not L.arrays.end_if_done(x, a) then
+    L.arrays.place(a, r.now)
+  end
+  for _, flow_id in ipairs(x.flows) do
+    if flow_id ~= '' then r.flows[#r.flows + 1] = flow_id end
+  end
+end

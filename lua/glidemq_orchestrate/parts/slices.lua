@@ -1,0 +1,190 @@
+-- slices: elements of an array that a worker runs under one lease. A slice is an active job of its own, with the id
+-- "<job id of the array>{<number>}" and the fields gmo:slice (job id of the array) and gmo:elements, a text like
+-- "0-63" or "3,7-9"; it is listed in <prefix>gmo:list-held. One outcome ends it, see outcome.lua: a line for each of
+-- its first elements, in order; the others are given back. Lines:
+--   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)   f<attempts allowed> <backoff, ms> <reason>
+-- In a reason, line ends are replaced by spaces.
+L.slices = {}
+local ARRAYS, MAX = 8, 100
+local int, text = L.numbers.int, L.numbers.text
+
+-- The elements in the text of a slice, at most `count`, and the text of the others ('' = none).
+local function split(elements, count)
+  local found, rest = {}, {}
+  for first, last in elements:gmatch('(%d+)%-?(%d*)') do
+    first, last = tonumber(first), tonumber(last ~= '' and last or first)
+    while first <= last and #found < count do
+      found[#found + 1], first = first, first + 1
+    end
+    if first <= last then
+      rest[#rest + 1] = first == last and text(first) or text(first) .. '-' .. text(last)
+    end
+  end
+  return found, table.concat(rest, ',')
+end
+
+-- The text of elements in ascending order.
+local function join(elements)
+  local parts, first = {}, 1
+  for i = 1, #elements do
+    if elements[i + 1] ~= elements[i] + 1 then
+      parts[#parts + 1] = text(elements[first]) .. (i > first and '-' .. text(elements[i]) or '')
+      first = i + 1
+    end
+  end
+  return table.concat(parts, ',')
+end
+
+-- The next elements to run, at most `count`: those given back, those that failed in earlier runs, new ones. The second
+-- result is the number of losses that the only element may have caused.
+local function next_elements(a, count, now)
+  local has_lost = redis.call('EXISTS', a.key .. ':lost') == 1
+  local due = redis.call('ZRANGEBYSCORE', a.key .. ':again', '-inf', now, 'WITHSCORES', 'LIMIT', 0, has_lost and 1 or count)
+  local found = {}
+  for i = 1, #due, 2 do
+    local some, rest = split(due[i], has_lost and 1 or count - #found)
+    if #some > 0 then
+      redis.call('ZREM', a.key .. ':again', due[i])
+      if rest ~= '' then redis.call('ZADD', a.key .. ':again', due[i + 1], rest) end
+    end
+    for _, element in ipairs(some) do found[#found + 1] = element end
+  end
+  if #found > 0 then
+    table.sort(found)
+    local lost = has_lost and redis.call('HGET', a.key .. ':lost', text(found[1]))
+    return found, lost and text(int(lost, 0) + 1) or nil
+  end
+  while a.oldest < a.run do
+    local older = a.key .. ':failed:' .. a.oldest
+    local page = redis.call('HRANDFIELD', older, count)
+    if #page > 0 then
+      redis.call('HDEL', older, unpack(page))
+      redis.call('HDEL', a.key .. ':attempts', unpack(page))
+      for i, element in ipairs(page) do found[i] = tonumber(element) end
+      table.sort(found)
+      return found
+    end
+    a.oldest = a.oldest + 1
+    redis.call('HSET', a.key, 'oldest', a.oldest)
+  end
+  for element = a.next, math.min(a.next + count, a.size) - 1 do found[#found + 1] = element end
+  a.next = a.next + #found
+  redis.call('HSET', a.key, 'next', text(a.next))
+  return found
+end
+
+-- The items of these elements, a line each; '' for a range.
+local function items_of(a, elements)
+  if a.per == 0 then
+    return ''
+  end
+  local lines, chunk, number = {}, nil, -1
+  for i, element in ipairs(elements) do
+    if math.floor(element / a.per) ~= number then
+      number, chunk = math.floor(element / a.per), {}
+      local packed = redis.call('HGET', a.key .. ':items', text(number)) or ''
+      for line in (packed .. '\n'):gmatch('(.-)\n') do chunk[#chunk + 1] = line end
+    end
+    lines[i] = chunk[element % a.per + 1] or 'null'
+  end
+  return table.concat(lines, '\n')
+end
+
+-- What the worker needs of a slice beside the row of its array: elements, how often each was tried, items.
+local function about(a, elements)
+  local words, tried = {}, ''
+  for i, element in ipairs(elements) do words[i] = text(element) end
+  if redis.call('EXISTS', a.key .. ':attempts') == 1 then
+    local counts = redis.call('HMGET', a.key .. ':attempts', unpack(words))
+    for i = 1, #words do counts[i] = counts[i] or '0' end
+    tried = table.concat(counts, ',')
+  end
+  return { table.concat(words, ','), tried, items_of(a, elements), a.range }
+end
+
+-- Leases a slice of an array to the worker; nil if there is none. `v`: the fields of the array's job, see fetch.lua.
+local function lease(x, a, v, size, ahead)
+  local count = math.min(math.max(math.abs(size), 1), MAX)
+  if a.max_running > 0 then
+    if a.running >= a.max_running then return nil end
+    if size < 0 then count = math.min(count, a.max_running - a.running) end
+  end
+  local elements, suspect = next_elements(a, count, x.now)
+  if #elements == 0 then
+    return nil
+  end
+  if suspect and x.starts then ahead = '+' end -- its worker reports it first
+  local weight = size < 0 and #elements or 1
+  local numbers = redis.call('HMGET', a.key, 'leases', 'epoch')
+  local number, epoch = int(numbers[1], 0) + 1, L.lease.next_epoch(x, numbers[2])
+  a.running = a.running + weight
+  redis.call('HSET', a.key, 'leases', number, 'epoch', epoch, 'running', a.running)
+  local id = a.id .. '{' .. number .. '}'
+  redis.call('HSET', x.prefix .. 'job:' .. id, 'id', id, 'name', v[1], 'opts', v[3], 'timestamp', x.now_text, 'attemptsMade',
+    '0', 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token', x.token .. ahead, 'gmo:entry',
+    '', 'gmo:epoch', epoch, 'gmo:slice', a.id, 'gmo:elements', join(elements), 'gmo:weight', weight)
+  if suspect then
+    redis.call('HSET', x.prefix .. 'job:' .. id, 'gmo:suspect', suspect)
+  end
+  redis.call('HSETNX', x.prefix .. 'job:' .. a.id, 'processedOn', x.now_text)
+  redis.call('SADD', a.key .. ':slices', id)
+  redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, id)
+  return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead, about = about(a, elements) }
+end
+
+-- Adds the row of a slice of an array. `v`: the fields of the array's job; `given`: its inputs.
+local function add_row(x, slice, v, given)
+  local shown = L.fetch.SHOWN
+  local row = { slice.id, '', slice.started, unpack(v, 1, shown) }
+  row[shown + 4], row[shown + 5], row[shown + 6] = given, slice.epoch, slice.suspect
+  row[shown + 7], row[shown + 8] = slice.ahead, slice.about
+  for i = 1, shown + 8 do row[i] = row[i] or false end
+  x.jobs[#x.jobs + 1] = row
+end
+
+-- Leases slices of open arrays until `count` jobs have started. Returns false if there were not that many.
+function L.slices.fetch(x, count)
+  for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', x.prefix .. 'gmo:arrays', '-inf', x.now, 'LIMIT', 0, ARRAYS)) do
+    local a, v = L.arrays.read(x.prefix, job_id), L.fetch.read(x.prefix .. 'job:' .. job_id)
+    local size = tonumber(x.sizes[v[1]] or x.sizes['']) or 1
+    while #x.jobs < count do
+      local ahead = x.starts and #x.jobs >= x.starts and '+' or ''
+      local slice = lease(x, a, v, size, ahead)
+      if not slice then break end
+      add_row(x, slice, v, L.inputs.read(x.prefix, job_id))
+    end
+    L.arrays.place(a, x.now)
+  end
+  return #x.jobs >= count
+end
+
+-- Adds the row of a leased slice again: its reply was lost.
+function L.slices.again(x, slice_id, token, suspect, started, epoch)
+  local of = redis.call('HMGET', x.prefix .. 'job:' .. slice_id, 'gmo:slice', 'gmo:elements')
+  local a, v = L.arrays.read(x.prefix, of[1]), L.fetch.read(x.prefix .. 'job:' .. of[1])
+  local slice = { id = slice_id, started = started, epoch = epoch, suspect = suspect or nil, ahead = token:sub(-1) == '+' and '+' or '',
+    about = about(a, (split(of[2], MAX))) }
+  add_row(x, slice, v, L.inputs.read(x.prefix, of[1]))
+end
+
+-- Removes a slice; returns its elements and weight.
+local function remove(a, slice_id)
+  local key = a.prefix .. 'job:' .. slice_id
+  local v = redis.call('HMGET', key, 'gmo:elements', 'gmo:weight')
+  redis.call('UNLINK', key)
+  redis.call('ZREM', a.prefix .. 'gmo:list-held', slice_id)
+  redis.call('SREM', a.key .. ':slices', slice_id)
+  a.running = math.max(a.running - int(v[2], 1), 0)
+  redis.call('HSET', a.key, 'running', a.running)
+  return v[1] or ''
+end
+
+-- Ends a slice without outcomes: its elements may run from `due` on.
+function L.slices.give_back(a, slice_id, due)
+  local elements = remove(a, slice_id)
+  if elements ~= '' then
+    redis.call('ZADD', a.key .. ':again', text(due), elements)
+  end
+end
+
+L.slices.split, L.slices.join, L.slices.remove, L.slices.MAX = split, join, remove, MAX
