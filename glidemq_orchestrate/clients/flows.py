@@ -33,6 +33,7 @@ class FlowArray:
 
     counts = blocking(ArrayOperations.counts)
     element = blocking(ArrayOperations.element)
+    item = blocking(ArrayOperations.item)
     results = blocking(ArrayOperations.results)
     iter_results = streamed(ArrayOperations.iter_results)
     failed = blocking(ArrayOperations.failed)
@@ -47,6 +48,7 @@ class AsyncFlowArray:
 
     counts = awaited(ArrayOperations.counts)
     element = awaited(ArrayOperations.element)
+    item = awaited(ArrayOperations.item)
     results = awaited(ArrayOperations.results)
     iter_results = streamed_async(ArrayOperations.iter_results)
     failed = awaited(ArrayOperations.failed)

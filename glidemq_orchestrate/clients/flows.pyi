@@ -50,6 +50,15 @@ class FlowArray:
             ConfigurationError, Superseded, FlowNotFound, FlowExpired: As ``counts``.
         """
 
+    def item(self, index: int) -> Any:
+        """Read the item of an element: ``ctx.data`` of its handler, if the node has no data of its own.
+
+        Raises:
+            NodeNotFound: There is no such array or element.
+            ResultRemoved: The items were removed with the job of the array.
+            ConfigurationError, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+
     def results(self, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
         """Read the results of the elements completed so far, by position.
 
@@ -105,6 +114,15 @@ class AsyncFlowArray:
 
         Raises:
             NodeNotFound: There is no such array or element.
+            ConfigurationError, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+
+    async def item(self, index: int) -> Any:
+        """Read the item of an element: ``ctx.data`` of its handler, if the node has no data of its own.
+
+        Raises:
+            NodeNotFound: There is no such array or element.
+            ResultRemoved: The items were removed with the job of the array.
             ConfigurationError, Superseded, FlowNotFound, FlowExpired: As ``counts``.
         """
 

@@ -81,7 +81,7 @@ def checked_array(node: ArrayNode) -> CheckedArray:
     if isinstance(over, range):
         about |= {"start": over.start, "step": over.step}
         return CheckedArray(json.dumps(about))
-    texts = encode_each(over, where=f"item of {where}")
+    texts = encode_each(over, where=f"{where}: item")
     chunks = _chunks(texts, about)
     about["items"] = hashlib.sha256("\n".join(chunks).encode(errors="surrogatepass")).hexdigest()[:32]
     return CheckedArray(json.dumps(about), chunks)

@@ -67,7 +67,12 @@ class Array(NamedTuple):
 
     node: NodeStatus
     queue: QueueKeys
-    size: int
+    definition: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return int(self.definition["size"])
 
     @property
     def key(self) -> str:
@@ -88,7 +93,7 @@ def array_of(ref: FlowRef, name: str) -> Op[Array]:
     definition = yield from ask(job_hash.get(queue, node.job_id, "gmo:array", parsed_object))
     if "size" not in definition:
         raise ConfigurationError(f"node {name} of flow {ref.public_id} is not an array")
-    return Array(node, queue, int(definition["size"]))
+    return Array(node, queue, definition)
 
 
 _COUNTED: Final = ("completed", "failed", "skipped", "running")
@@ -167,6 +172,24 @@ def read_failed(array: Array, limit: int) -> Op[list[FailedElement]]:
     for part in parts(known, PAGE):
         tried += yield from ask(command("HMGET", f"{array.key}:attempts", *part, decode=_numbers))
     return [FailedElement(at, reasons[at], max(count, 1)) for at, count in zip(known, tried, strict=True)]
+
+
+def read_item(array: Array, index: int) -> Op[Any]:
+    """The item of an element, as its handler gets it.
+
+    Raises:
+        NodeNotFound: The array has no such element.
+        ResultRemoved: The items were removed.
+    """
+    whole("index", index, 0, error=ConfigurationError)
+    if index >= array.size:
+        raise NodeNotFound(f"array {array.node.name} has {array.size:,} elements, from 0")
+    if not (per := int(array.definition["per"])):
+        return int(array.definition["start"]) + index * int(array.definition["step"])
+    chunk = yield from ask(command("HGET", f"{array.key}:items", index // per, decode=lambda text: text))
+    if chunk is None:
+        raise ResultRemoved(f"array {array.node.name}", [array.node.name])
+    return decode(chunk.split("\n")[index % per], where=f"item {index}")
 
 
 def split_name(name: str) -> tuple[str, int] | None:

@@ -25,7 +25,7 @@ from glidemq_orchestrate.wire.codec import JsonLike
 if TYPE_CHECKING:
     import networkx as nx
 
-    from glidemq_orchestrate.flows.forms.file import FlowFile, OptionsFile
+    from glidemq_orchestrate.flows.forms.file import FlowFile, NodeFile, OptionsFile
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -107,7 +107,7 @@ class ArrayNode(FlowNode):
             priority, LIFO, time to live, ordering key, cost, fallbacks.
     """
 
-    over: Sequence[JsonLike] = ()
+    over: Sequence[JsonLike] = field(default=(), repr=False)
     max_running: int | None = None
     max_failed: int | str | None = None
 
@@ -197,20 +197,7 @@ class FlowSpec:
             fail_fast=file.fail_fast,
             priority=file.priority,
             queue_timeout=file.queue_timeout,
-            nodes=[
-                FlowNode(
-                    name=node.name,
-                    queue=node.queue,
-                    job=node.job if "job" in node.model_fields_set else None,
-                    data=node.data,
-                    after=[one if isinstance(one, str) else Dependency(**dict(one)) for one in node.after],
-                    options=_options(node.options, f"node {node.name}: options"),
-                    rule=node.rule,
-                    on_failure=node.on_failure,
-                    queue_timeout=node.queue_timeout,
-                )
-                for node in file.nodes
-            ],
+            nodes=[_node(node) for node in file.nodes],
         )
 
     @classmethod
@@ -353,6 +340,33 @@ def _in_queue(nodes: Sequence[FlowNode], queue: str) -> Sequence[FlowNode]:
         replace(node, queue=queue) if isinstance(node, FlowNode) and not node.queue else node
         for node in nodes
     ]
+
+
+def _node(file: NodeFile) -> FlowNode:
+    """A node of a flow file; an array if it has ``over`` or a limit of arrays."""
+    about: dict[str, Any] = {
+        "name": file.name,
+        "queue": file.queue,
+        "job": file.job if "job" in file.model_fields_set else None,
+        "data": file.data,
+        "after": [one if isinstance(one, str) else Dependency(**dict(one)) for one in file.after],
+        "options": _options(file.options, f"node {file.name}: options"),
+        "rule": file.rule,
+        "on_failure": file.on_failure,
+        "queue_timeout": file.queue_timeout,
+    }
+    limits: dict[str, Any] = {"max_running": file.max_running, "max_failed": file.max_failed}
+    if file.over is None and limits == {"max_running": None, "max_failed": None}:
+        return FlowNode(**about)
+    if file.over is None:
+        raise InvalidFlow(
+            f"not a valid flow: node {file.name}: max_running and max_failed are of arrays. Fix: add over"
+        )
+    try:
+        over = file.over if isinstance(file.over, list) else range(*(value for _, value in file.over))
+    except ValueError as exc:
+        raise InvalidFlow(f"not a valid flow: node {file.name}: over: {exc}") from None
+    return ArrayNode(over=over, **limits, **about)
 
 
 def _options(wire: OptionsFile, place: str) -> JobOptions:

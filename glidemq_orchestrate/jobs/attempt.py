@@ -47,7 +47,10 @@ class Slice:
         """Build from the last part of a row of ``gmo_finish_and_fetch``."""
         indexes, tried, items, span = row
         start, _, step = span.partition(" ")
-        known = [int(index) for index in indexes.split(",")]
+        known: list[int] = []
+        for part in indexes.split(","):
+            first, _, last = part.partition("-")
+            known += range(int(first), int(last or first) + 1)
         return cls(
             slice_id.rpartition("{")[0],
             known,

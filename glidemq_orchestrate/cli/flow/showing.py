@@ -28,6 +28,7 @@ from glidemq_orchestrate.cli.shell import (
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ResultRemoved
+from glidemq_orchestrate.flows.elements import split_name
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -110,6 +111,7 @@ COUNTS: Final = ("attempts", "reruns", "lost_attempts")  # shown if not 0
 INPUTS_SHOWN: Final = 20
 A_SECOND: Final = timedelta(seconds=1)
 LOG_LINES: Final = 100
+ALL_LINES: Final = 11_000  # of an array, to find those of an element
 SHOWN_CHARACTERS: Final = 500
 _MORE: Final = "; --full shows all"
 
@@ -125,6 +127,8 @@ def node(
 ) -> None:
     """Show a node: its data, inputs, result, attempts, times, reason, history and last log lines.
 
+    An element of an array is NODE[POSITION], quoted for the shell: 'clean[4711]'.
+
     An input from after the last run of the node is marked as later (--json: later_inputs).
     The output contains data and results, which may be confidential.
     """
@@ -135,7 +139,7 @@ def node(
         inputs, waits = _inputs(flow, wanted), flow.waits([node])
         dependencies = flow.nodes(wanted) if node.finished_at else []
         later = {one.name for one in dependencies if has_ended_since(one, node)}
-    own = {} if node.removed else _of_job(node, url, prefix)
+    own = {} if node.removed else _of_job(node, flow, url, prefix)
     history = own.get("history")
     row = asdict(node) | {
         "seconds": node.seconds, "data": own.get("data"),
@@ -166,13 +170,20 @@ def _inputs(flow: Flow, names: Sequence[str]) -> dict[str, Any]:
         return dict(flow.results([name for name in names if name not in exc.names]))
 
 
-def _of_job(node: NodeStatus, url: str | None, prefix: str) -> dict[str, Any]:
-    """What only the job of a node has."""
+def _of_job(node: NodeStatus, flow: Flow, url: str | None, prefix: str) -> dict[str, Any]:
+    """What only the job of a node has, or the array of an element."""
     with Queue(node.queue, url, prefix=prefix) as queue:
         job = queue.get_job(node.job_id, lenient=True)
-        logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
+        element = split_name(node.name) if job.node != node.name else None
+        kept = LOG_LINES if element is None else ALL_LINES
+        logs = queue.logs(node.job_id, offset=-kept, limit=kept)
         history = queue.history(node.job_id)
-    return {"data": job.data, "result": job.result, "history": history, "logs": logs.lines}
+    if element is None:
+        return {"data": job.data, "result": job.result, "history": history, "logs": logs.lines}
+    array, index = flow.array(element[0]), element[1]
+    lines = [line for line in logs.lines if line.startswith(f"[{index}] ")]
+    result = array.results(index, index + 1).get(index)
+    return {"data": array.item(index), "result": result, "logs": lines[-LOG_LINES:]}
 
 
 def has_ended_since(dependency: NodeStatus, node: NodeStatus) -> bool:

@@ -16,6 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from glidemq_orchestrate.cli.shell import as_json_value
+from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.forms.drawing import DrawnGroup, fold, layout
 from glidemq_orchestrate.flows.forms.drawing import Group as Folded
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, Wait, critical_path
@@ -35,6 +36,7 @@ _WIDEST: Final = 1_000
 _BLOCKED: Final = ("·", "dim")
 FOLD_FROM: Final = 5
 MAX_ALONE: Final = 5
+BAR: Final = 20
 _CONSEQUENCES: Final = ("upstream failed: ", "cancelled: ")
 
 
@@ -252,9 +254,20 @@ def _detail(node: NodeStatus, waits: Mapping[str, Wait]) -> str:
         return node.reason
     if node.name in waits:
         return f"waits: {waits[node.name]}"
+    if (counts := summary_of(node.progress)) is not None:
+        return _elements(counts)
     if node.state is JobState.ACTIVE and isinstance(node.progress, dict):
         return ", ".join(f"{name} {value}" for name, value in node.progress.items())
     return "" if node.progress is None or node.state is not JobState.ACTIVE else str(node.progress)
+
+
+def _elements(counts: Mapping[str, int]) -> str:
+    """The counts of an array with a bar."""
+    total, ended = counts["elements"], counts["completed"] + counts["failed"] + counts["skipped"]
+    filled = BAR * ended // total if total else BAR
+    others = [f"{counts[name]:,} {name}" for name in ("failed", "skipped") if counts[name]]
+    bar = "█" * filled + "░" * (BAR - filled)
+    return ", ".join([f"{bar} {ended:,} of {total:,} elements", *others])
 
 
 def _colour(status: FlowStatus) -> str:

@@ -46,6 +46,16 @@ class ArrayOperations:
         """
         return elements.element_status(self.ref, f"{self.name}[{index}]")
 
+    def item(self, index: int) -> Op[Any]:
+        """Read the item of an element: ``ctx.data`` of its handler, if the node has no data of its own.
+
+        Raises:
+            NodeNotFound: There is no such array or element.
+            ResultRemoved: The items were removed with the job of the array.
+            ConfigurationError, Superseded, FlowNotFound, FlowExpired: As ``counts``.
+        """
+        return (yield from elements.read_item((yield from array_of(self.ref, self.name)), index))
+
     def results(self, start: int = 0, stop: int | None = None) -> Op[Mapping[int, Any]]:
         """Read the results of the elements completed so far, by position.
 

@@ -116,8 +116,16 @@ class DependencyFile(_Strict):
     on_failure: OnFailure | None = None
 
 
+class RangeFile(_Strict):
+    """The whole numbers from start to before stop."""
+
+    start: int = 0
+    stop: int
+    step: int = 1
+
+
 class NodeFile(_Strict):
-    """A node, which becomes one job."""
+    """A node, which becomes one job; with over, an array of elements."""
 
     name: str = Field(json_schema_extra=_NAME)
     """Unique in the flow; no control characters."""
@@ -137,6 +145,12 @@ class NodeFile(_Strict):
     """How its failure counts for its dependents."""
     queue_timeout: FileDuration | None = None
     """It fails if no worker starts it within this time after it becomes ready."""
+    over: list[Any] | RangeFile | None = None
+    """Makes it an array: the handler runs for each item of the list or number of the range."""
+    max_running: int | None = Field(None, json_schema_extra={"minimum": 1})
+    """Of an array: how many elements run at once at most."""
+    max_failed: int | str | None = None
+    """Of an array: how many elements may fail, as a number or a share such as 1%."""
 
 
 class FlowFile(_Strict):
@@ -198,6 +212,8 @@ def as_file(value: Any) -> Any:
         return {name: as_file(part) for name, part in without_defaults(value)}
     if isinstance(value, Dependency) and value.on_failure is not None:
         return {"name": value.name, "on_failure": value.on_failure.value}
+    if isinstance(value, range):
+        value = {"start": value.start, "stop": value.stop, "step": value.step}
     if isinstance(value, timedelta):
         with importing():  # as in validated
             return _DURATION.dump_python(value, mode="json")

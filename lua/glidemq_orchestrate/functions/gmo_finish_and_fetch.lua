@@ -13,7 +13,7 @@
 --       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs),
 --       number of this activation, which grows with each of the job, gmo:suspect (see losses.lua), '+' if prefetched,
 --       which is then the last character of its token; of a slice of an array, whose other fields are those of the
---       array: {elements, how often each was tried ('' = never), items (a line each), or start and
+--       array: {elements (see slices.lua), how often each was tried ('' = never), items (a line each), or start and
 --       step of the range}
 --       The two positions and the due time are set when fewer jobs than requested started, else '' and -1: a client
 --       that reads both streams from there misses nothing that makes a job ready.

@@ -1,14 +1,13 @@
 -- elements: the ends of elements of an array, as the outcome of a slice reports them; see slices.lua.
 L.elements = {}
-local COST = 10
+local COST, RUN = 10, 32
 local int, text = L.numbers.int, L.numbers.text
 
 -- Adds the outcome of an element to the writes in w; returns its verdict.
-local function note(x, a, w, element, line)
-  local kind, rest = line:sub(1, 1), line:sub(2)
+local function note(x, a, w, position, line)
+  local kind, rest, element = line:sub(1, 1), line:sub(2), text(position)
   if kind == 'd' then
-    w.completed = w.completed + 1
-    w.bits[#w.bits + 1], w.bits[#w.bits + 2], w.bits[#w.bits + 3], w.bits[#w.bits + 4] = 'SET', 'u1', '#' .. element, '1'
+    w.done[#w.done + 1] = position
     if rest ~= '' then w.results[#w.results + 1], w.results[#w.results + 2] = element, rest end
     w.well[#w.well + 1] = element
     return 'ok'
@@ -29,13 +28,27 @@ local function note(x, a, w, element, line)
   return 'failed'
 end
 
+-- Sets the bits of completed elements: those of a run together.
+local function write_bits(key, done)
+  local words, first = {}, 1
+  for i = 1, #done do
+    local length = i - first + 1
+    if done[i + 1] ~= done[i] + 1 or length == RUN then
+      words[#words + 1], words[#words + 2], words[#words + 3], words[#words + 4] = 'SET', 'u' .. length, text(done[first]),
+        text(2 ^ length - 1)
+      first = i + 1
+    end
+  end
+  redis.call('BITFIELD', key, unpack(words))
+end
+
 -- Writes what was noted, and counts it.
 local function write(a, w)
-  if #w.bits > 0 then redis.call('BITFIELD', a.key .. ':done', unpack(w.bits)) end
+  if #w.done > 0 then write_bits(a.key .. ':done', w.done) end
   if #w.results > 0 then redis.call('HSET', a.key .. ':results', unpack(w.results)) end
   if #w.skipped > 0 then redis.call('SADD', a.key .. ':skipped', unpack(w.skipped)) end
   if #w.failed > 0 then redis.call('HSET', a.key .. ':failed:' .. a.run, unpack(w.failed)) end
-  a.completed, a.skipped = a.completed + w.completed, a.skipped + #w.skipped
+  a.completed, a.skipped = a.completed + #w.done, a.skipped + #w.skipped
   a.failed = a.failed + #w.failed / 2
   redis.call('HSET', a.key, 'completed', text(a.completed), 'failed', text(a.failed), 'skipped', text(a.skipped))
   if #w.well > 0 and redis.call('EXISTS', a.key .. ':attempts', a.key .. ':lost') > 0 then
@@ -47,12 +60,12 @@ end
 -- Accepts the outcome of a slice: of each element for which it has a line; the others are given back.
 local function accept_lines(x, a, slice_id, lines)
   local elements = L.slices.split(L.slices.remove(a, slice_id), L.slices.MAX)
-  local w, verdicts, count = { completed = 0, bits = {}, results = {}, skipped = {}, failed = {}, well = {} }, {}, 0
+  local w, verdicts, count = { done = {}, results = {}, skipped = {}, failed = {}, well = {} }, {}, 0
   local has_failures = false
   for line in lines:gmatch('[^\n]+') do
     if count == #elements then break end
     count = count + 1
-    verdicts[count] = note(x, a, w, text(elements[count]), line)
+    verdicts[count] = note(x, a, w, elements[count], line)
     has_failures = has_failures or verdicts[count] ~= 'ok'
   end
   write(a, w)

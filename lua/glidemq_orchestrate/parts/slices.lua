@@ -77,6 +77,9 @@ end
 local function items_of(a, elements)
   if a.per == 0 then
     return ''
+  elseif elements[1] % a.per == 0 and #elements == math.min(a.per, a.size - elements[1])
+    and elements[#elements] == elements[1] + #elements - 1 then -- a whole chunk
+    return redis.call('HGET', a.key .. ':items', text(elements[1] / a.per)) or ''
   end
   local lines, chunk, number = {}, nil, -1
   for i, element in ipairs(elements) do
@@ -90,16 +93,17 @@ local function items_of(a, elements)
   return table.concat(lines, '\n')
 end
 
--- What the worker needs of a slice beside the row of its array: elements, how often each was tried, items.
-local function about(a, elements)
+-- What the worker needs of a slice beside the row of its array: elements, how often each was tried, items. `joined`: the
+-- text of the elements.
+local function about(a, elements, joined)
   local words, tried = {}, ''
-  for i, element in ipairs(elements) do words[i] = text(element) end
   if redis.call('EXISTS', a.key .. ':attempts') == 1 then
+    for i, element in ipairs(elements) do words[i] = text(element) end
     local counts = redis.call('HMGET', a.key .. ':attempts', unpack(words))
     for i = 1, #words do counts[i] = counts[i] or '0' end
     tried = table.concat(counts, ',')
   end
-  return { table.concat(words, ','), tried, items_of(a, elements), a.range }
+  return { joined, tried, items_of(a, elements), a.range }
 end
 
 -- Leases a slice of an array to the worker; nil if there is none. `v`: the fields of the array's job, see fetch.lua.
@@ -119,17 +123,17 @@ local function lease(x, a, v, size, ahead)
   local number, epoch = int(numbers[1], 0) + 1, L.lease.next_epoch(x, numbers[2])
   a.running = a.running + weight
   redis.call('HSET', a.key, 'leases', number, 'epoch', epoch, 'running', a.running)
-  local id = a.id .. '{' .. number .. '}'
+  local id, joined = a.id .. '{' .. number .. '}', join(elements)
   redis.call('HSET', x.prefix .. 'job:' .. id, 'id', id, 'name', v[1], 'opts', v[3], 'timestamp', x.now_text, 'attemptsMade',
     '0', 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token', x.token .. ahead, 'gmo:entry',
-    '', 'gmo:epoch', epoch, 'gmo:slice', a.id, 'gmo:elements', join(elements), 'gmo:weight', weight)
+    '', 'gmo:epoch', epoch, 'gmo:slice', a.id, 'gmo:elements', joined, 'gmo:weight', weight)
   if suspect then
     redis.call('HSET', x.prefix .. 'job:' .. id, 'gmo:suspect', suspect)
   end
   redis.call('HSETNX', x.prefix .. 'job:' .. a.id, 'processedOn', x.now_text)
   redis.call('SADD', a.key .. ':slices', id)
   redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, id)
-  return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead, about = about(a, elements) }
+  return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead, about = about(a, elements, joined) }
 end
 
 -- Adds the row of a slice of an array. `v`: the fields of the array's job; `given`: its inputs.
@@ -163,7 +167,7 @@ function L.slices.again(x, slice_id, token, suspect, started, epoch)
   local of = redis.call('HMGET', x.prefix .. 'job:' .. slice_id, 'gmo:slice', 'gmo:elements')
   local a, v = L.arrays.read(x.prefix, of[1]), L.fetch.read(x.prefix .. 'job:' .. of[1])
   local slice = { id = slice_id, started = started, epoch = epoch, suspect = suspect or nil, ahead = token:sub(-1) == '+' and '+' or '',
-    about = about(a, (split(of[2], MAX))) }
+    about = about(a, (split(of[2], MAX)), of[2]) }
   add_row(x, slice, v, L.inputs.read(x.prefix, of[1]))
 end
 
