@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound, ResultRemoved
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, ResultRemoved
 from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.home import home_of
 from glidemq_orchestrate.flows.nodes import named_nodes
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.foundation.values import whole
@@ -132,6 +133,17 @@ def read_results(array: Array, start: int, stop: int | None) -> Op[dict[int, Any
                 if at >= start and _is_set(done, at - page.start):
                     found[at] = decode(text, where=f"result of element {at}")
     return found
+
+
+def results_in_flow(
+    prefix: str, stored_flow: str, name: str, start: int, stop: int | None
+) -> Op[dict[int, Any]]:
+    """``read_results`` of an array, for a node of the same flow."""
+    home = yield from ask(home_of(prefix, stored_flow))
+    if home is None:
+        raise FlowNotFound(f"flow {stored_flow} no longer exists")
+    array = yield from array_of(FlowRef(home, stored_flow), name)
+    return (yield from read_results(array, start, stop))
 
 
 _PAGES_PER_TRIP: Final = 20

@@ -11,6 +11,7 @@ from typing import Any
 
 from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows.elements import results_in_flow
 from glidemq_orchestrate.flows.node_table import read_results
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.foundation.clock import Clock
@@ -178,6 +179,37 @@ class RunningFlow(FlowOfNode):
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         """Add nodes from an async handler; otherwise as ``add_nodes``."""
         await self._run(backend.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
+
+    def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
+        """Read the results of completed elements of an array of this flow, by position, from a plain handler.
+
+        Read a large array in parts: 1,000 elements cost two calls. An async handler awaits
+        ``array_results_async``.
+
+        Args:
+            name: The array node.
+            start: The first position.
+            stop: The position after the last one; None: the end of the array.
+
+        Raises:
+            NodeNotFound, ConfigurationError: The flow has no array of this name, or a position is not valid.
+            ResultRemoved: The job of the array was removed with its results.
+            Superseded, FlowNotFound, FlowExpired: The flow can no longer be read.
+            TransportError: The server could not be reached. Call again.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "array_results would block the worker's loop: await array_results_async instead"
+            )
+        reading = self.array_results_async(name, start, stop)
+        return asyncio.run_coroutine_threadsafe(reading, self._loop).result()
+
+    async def array_results_async(
+        self, name: str, start: int = 0, stop: int | None = None
+    ) -> Mapping[int, Any]:
+        """Read them from an async handler; otherwise as ``array_results``."""
+        op = results_in_flow(self._prefix, self._attempt.stored_flow, name, start, stop)
+        return await self._run(op)
 
 
 class WatchedFlow(RunningFlow):

@@ -116,6 +116,16 @@ class FlowOfNode(ABC):
         if nodes := map_over(template, items, collect=collect):
             await self.add_nodes_async(nodes, before=before)
 
+    @abstractmethod
+    def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
+        """Read results of an array of the flow by position, from a plain handler."""
+
+    @abstractmethod
+    async def array_results_async(
+        self, name: str, start: int = 0, stop: int | None = None
+    ) -> Mapping[int, Any]:
+        """Read results of an array of the flow by position, from an async handler."""
+
     @property
     def forgotten(self) -> str:
         """The name of an async method that was called and not awaited; empty for none."""
@@ -127,7 +137,7 @@ class _NoFlow(FlowOfNode):
 
     __slots__ = ()
     _reason: Final = (
-        "this job cannot add nodes: it is not in a flow, the queues of its flow are in several slots of a "
+        "this job has no ctx.flow: it is not in a flow, the queues of its flow are in several slots of a "
         "cluster, or its handler runs in a process"
     )
 
@@ -143,6 +153,22 @@ class _NoFlow(FlowOfNode):
         *,
         before: Sequence[str] = (),  # noqa: ARG002
     ) -> None:
+        raise RuntimeError(self._reason)
+
+    def array_results(
+        self,
+        name: str,  # noqa: ARG002
+        start: int = 0,  # noqa: ARG002
+        stop: int | None = None,  # noqa: ARG002
+    ) -> Mapping[int, Any]:
+        raise RuntimeError(self._reason)
+
+    async def array_results_async(
+        self,
+        name: str,  # noqa: ARG002
+        start: int = 0,  # noqa: ARG002
+        stop: int | None = None,  # noqa: ARG002
+    ) -> Mapping[int, Any]:
         raise RuntimeError(self._reason)
 
 
@@ -223,8 +249,9 @@ class Context:
         flow_id, node: The flow and the position in it; None outside a flow.
         reporter: Receives what the handler reports with the methods below.
         signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.
-        flow: Adds nodes to the flow. False where that is not possible, and its methods raise RuntimeError:
-            outside a flow, in a flow across slots of a cluster, and for handlers in processes.
+        flow: Adds nodes to the flow, and reads results of its arrays. False where that is not possible, and
+            its methods raise RuntimeError: outside a flow, in a flow across slots of a cluster, and for
+            handlers in processes.
         fallback: The entry of the job's ``fallbacks`` for this attempt; None for the first attempt.
         allow_import: The packages from which this worker may import what a job names; see ``Worker``.
         generation: The generation of the flow; 0 for the first, and outside a flow.

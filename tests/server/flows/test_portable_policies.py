@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import (
+    ArrayNode,
     Context,
     Dependency,
     Flow,
@@ -76,6 +77,13 @@ def test_an_ordering_key_is_refused_and_nothing_is_left(submit: Submit, dump: Du
     before = dump()
     with pytest.raises(InvalidFlow, match=r"node 'b' has an ordering key.*one queue"):
         submit(node("a"), replace(first, name="b", after=["a"]))
+    assert dump() == before
+
+
+def test_an_array_is_refused_and_nothing_is_left(submit: Submit, dump: Dump) -> None:
+    before = dump()
+    with pytest.raises(InvalidFlow, match=r"node 'b' is an array.*one queue"):
+        submit(node("a"), ArrayNode("b", queue="etl", over=range(3), after=["a"]))
     assert dump() == before
 
 

@@ -17,10 +17,12 @@ from glidemq_orchestrate import (
     FlowState,
     Handlers,
     JobState,
+    Queue,
     RetryLater,
     Skip,
 )
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, NodeNotFound
+from tests.node import PlainNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -290,3 +292,62 @@ def test_states_of_elements_while_the_array_runs(
             flow.node(wrong)
     with pytest.raises(ConfigurationError, match="is not an array"):
         flow.array("first").counts()
+
+
+def test_a_dependent_reads_the_results_in_parts(flows: FlowProducer, run_worker: RunWorker) -> None:
+    handlers = Handlers()
+
+    @handlers.handler("total")
+    def total(ctx: Context) -> int:
+        size = ctx.inputs["a"]["elements"]
+        parts = (ctx.flow.array_results("a", at, at + 1_000) for at in range(0, size, 1_000))
+        return sum(sum(part.values()) for part in parts)
+
+    @handlers.handler("some")
+    async def some(ctx: Context) -> Any:
+        return list((await ctx.flow.array_results_async("a", 5, 8)).items())
+
+    @handlers.handler("a")
+    async def element(ctx: Context) -> int:
+        return int(ctx.data)
+
+    nodes = (ArrayNode("a", over=range(2_500)), *(FlowNode(name, after=["a"]) for name in ("total", "some")))
+    flow = flows.submit(flow_of(*nodes), flow_id="x")
+    run_worker(["etl"], handlers)
+    results = flow.wait(timeout=30).results
+    assert results["total"] == sum(range(2_500))
+    assert results["some"] == [[5, 5], [6, 6], [7, 7]]
+
+
+def test_nothing_of_an_array_outlives_the_retention_of_its_flow(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any, eventually: Eventually
+) -> None:
+    def act(ctx: Context) -> None:
+        if ctx.index in (1, 2):
+            raise ValueError("broken")
+        if ctx.index == 3:
+            raise Skip("nothing to do")
+
+    spec = FlowSpec("f", [ArrayNode("a", over=list(range(50)), attempts=2)], queue="etl", retention=0.2)
+    flow = flows.submit(spec, flow_id="x")
+    run_worker(["etl"], {"a": Calls(act)})
+    flow.wait(timeout=30)
+    eventually(lambda: not [key for key in redis_client.keys("*") if "~a" in key], 30)
+    assert redis_client.exists("glide:{etl}:gmo:arrays") == 0
+
+
+def test_an_array_runs_after_a_node_that_a_node_worker_completes(
+    flows: FlowProducer, queue: Queue, redis_client: Any, run_worker: RunWorker
+) -> None:
+    """glide-mq's own functions would put the job of the array into the queue, as for any node."""
+    flow = flows.submit(
+        flow_of(FlowNode("first", job="node"), ArrayNode("a", over=range(5), after=["first"])), flow_id="x"
+    )
+    node = PlainNode(redis_client)
+    assert node.run_all() == [flow.node("first").job_id], "the array is nothing that it could run"
+    assert flow.node("a").state is JobState.WAITING_CHILDREN, "it waits for the supervisor"
+    work = Calls()
+    run_worker(["etl"], {"a": work})
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    assert work.counts == Counter(range(5))
+    assert queue.counts()[JobState.WAITING] == 0
