@@ -81,6 +81,12 @@ def _is_on_loop() -> bool:
     return True
 
 
+_NO_ARRAYS: Final = (
+    "results of arrays cannot be read here: this job is not in a flow, the queues of its flow are in several "
+    "slots of a cluster, or its handler runs in a process"
+)
+
+
 class FlowOfNode(ABC):
     """The flow of a running node, for adding nodes. ``RunningFlow`` has limits and errors."""
 
@@ -116,15 +122,18 @@ class FlowOfNode(ABC):
         if nodes := map_over(template, items, collect=collect):
             await self.add_nodes_async(nodes, before=before)
 
-    @abstractmethod
-    def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
+    def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:  # noqa: ARG002
         """Read results of an array of the flow by position, from a plain handler."""
+        raise RuntimeError(_NO_ARRAYS)
 
-    @abstractmethod
     async def array_results_async(
-        self, name: str, start: int = 0, stop: int | None = None
+        self,
+        name: str,  # noqa: ARG002
+        start: int = 0,  # noqa: ARG002
+        stop: int | None = None,  # noqa: ARG002
     ) -> Mapping[int, Any]:
         """Read results of an array of the flow by position, from an async handler."""
+        raise RuntimeError(_NO_ARRAYS)
 
     @property
     def forgotten(self) -> str:
@@ -153,22 +162,6 @@ class _NoFlow(FlowOfNode):
         *,
         before: Sequence[str] = (),  # noqa: ARG002
     ) -> None:
-        raise RuntimeError(self._reason)
-
-    def array_results(
-        self,
-        name: str,  # noqa: ARG002
-        start: int = 0,  # noqa: ARG002
-        stop: int | None = None,  # noqa: ARG002
-    ) -> Mapping[int, Any]:
-        raise RuntimeError(self._reason)
-
-    async def array_results_async(
-        self,
-        name: str,  # noqa: ARG002
-        start: int = 0,  # noqa: ARG002
-        stop: int | None = None,  # noqa: ARG002
-    ) -> Mapping[int, Any]:
         raise RuntimeError(self._reason)
 
 
