@@ -39,6 +39,23 @@ def kill_workers(at: Round, chance: random.Random) -> None:
         at.kill(process)
 
 
+def kill_parent(at: Round, chance: random.Random) -> None:
+    """SIGKILL the parent of worker processes: they drain."""
+    if parents := at.alive("worker_processes"):
+        at.kill(chance.choice(parents))
+
+
+def stop_parent(at: Round, chance: random.Random) -> None:
+    """SIGTERM the parent of worker processes: they return their jobs, and all end."""
+    if parents := at.alive("worker_processes"):
+        at.signal(chance.choice(parents), signal.SIGTERM, is_end=True)
+
+
+def kill_worker_process(at: Round, chance: random.Random) -> None:
+    """SIGKILL one of the worker processes of a parent, which replaces it."""
+    at.children.kill_one(chance, "worker_process")
+
+
 def kill_node_worker(at: Round, chance: random.Random) -> None:
     """SIGKILL one Node worker."""
     if processes := at.alive("node_worker"):
@@ -305,7 +322,7 @@ def take_jobs_back(at: Round, chance: random.Random) -> None:
 PROCESSES: Final[Mapping[Fault, int]] = {
     kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_child: 12, kill_renewer: 12,
     kill_submitter: 12, kill_waiter: 6, kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
-    kill_node_worker: 12, pause_node_worker: 8,
+    kill_node_worker: 12, pause_node_worker: 8, kill_parent: 6, stop_parent: 3, kill_worker_process: 10,
 }  # fmt: skip
 """What happens to processes all the time, with weights."""
 

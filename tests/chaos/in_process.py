@@ -111,9 +111,9 @@ def _spend(ctx: Context) -> None:
     ledger = Ledger(ledger_of(Path(os.environ[FOLDER])), "child")
     with contextlib.closing(ledger), contextlib.ExitStack() as stack:
         own, worker = os.getpid(), os.getppid()
-        _write(ledger, "handler", own, [worker])
+        write_child(ledger, "handler", own, [worker])
         if data["ms"] >= SLEEPS:
-            _write(ledger, "sleeper", stack.enter_context(_sleeper()), [worker, own])
+            write_child(ledger, "sleeper", stack.enter_context(_sleeper()), [worker, own])
         time.sleep(data["ms"] / 1000)
         until = time.monotonic() + ALONE_SECONDS
         while os.getppid() != worker and time.monotonic() < until:  # the worker is dead: this must be ended
@@ -131,6 +131,6 @@ def _sleeper() -> Iterator[int]:
         process.wait()
 
 
-def _write(ledger: Ledger, what: str, pid: int, above: list[int]) -> None:
+def write_child(ledger: Ledger, what: str, pid: int, above: list[int], **more: Any) -> None:
     """Who runs; it must end with each process above it."""
-    ledger.write("child", what=what, child=pid, above=above, started=processes()[pid].started)
+    ledger.write("child", what=what, child=pid, above=above, started=processes()[pid].started, **more)

@@ -21,6 +21,7 @@ from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.worker import executor
 from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
+from glidemq_orchestrate.worker.services.worker_process import READY, ParentLink
 from tests.chaos.size import Size
 from tests.properties.simulation.mutations import COUNTED, FREED, LAST, OWNS, RESULT, Mutation
 
@@ -82,6 +83,11 @@ def _keep_place(runner: JobRunner, execution: Execution) -> float:
     seconds = _free(runner, execution)
     runner._slots.running += any(attempt.attempts_made for attempt in execution.attempts)
     return seconds
+
+
+def _only_ready(link: ParentLink, worker: Any) -> None:
+    worker.ready.wait()
+    link._say(READY)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -198,6 +204,9 @@ DEFECTS: Final = (
            patched=((JobRunner, "_free", _keep_place),)),
     Defect("the children of a killed worker live on", "staged",
            patched=((Lifeline, "watch", _nothing),)),
+    Defect("worker processes do not see the end of their parent", "staged",
+           patched=((ParentLink, "_attend", _only_ready),), faults="kill_parent",
+           size=replace(SIZE, pause=3, seconds=60)),
     Defect("what a Spark step publishes counts before it is accepted", "staged",
            patched=((publishing, "seal", _seal_and_count),), faults="kill_spark_worker", size=WITH_SPARK),
     Defect("what a Spark step has published never counts", "staged",

@@ -48,11 +48,13 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 from glidemq_orchestrate.worker.services.service import Service
+from glidemq_orchestrate.worker.services.worker_process import Limits
+from glidemq_orchestrate.worker.services.worker_processes import WorkerProcesses
 from tests.chaos.bridged_flows import REMOTE_QUEUE, over_the_bridge
 from tests.chaos.bridged_steps import Bridge, RemoteRecorder, RemoteSteps
 from tests.chaos.forgotten import Forgotten
 from tests.chaos.handlers import ResultRecorder, Steps
-from tests.chaos.in_process import FOLDER, cures_of, ledger_of
+from tests.chaos.in_process import FOLDER, cures_of, ledger_of, write_child
 from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.mutations import VARIABLE
 from tests.chaos.node_worker import node_worker
@@ -68,6 +70,9 @@ CONCURRENCY: Final = 8
 LEASE: Final = timedelta(seconds=2)
 STOP: Final = timedelta(seconds=1)
 """How long a worker that is asked to stop waits for what it runs."""
+JOBS_OF_A_PROCESS: Final = 150
+ORPHAN_SECONDS: Final = 30.0
+"""How long a worker process whose parent was killed may take to drain, also while the server is away."""
 SPARK_STEPS: Final = 3
 SPARK_ENVIRONMENT: Final = {
     "GLIDEMQ_SPARK_MASTER": "local[1]",
@@ -152,13 +157,30 @@ class World:
         return cls(**fields | {"folder": Path(fields["folder"]), "queues": tuple(fields["queues"])})
 
 
-def worker(world: World, ledger: Ledger, number: int) -> None:
+def worker(world: World, ledger: Ledger, number: int, run: Callable[[Any], None] = Service.run) -> None:
     """Run jobs until killed, or asked to stop."""
     os.environ[FOLDER] = str(world.folder)
     vars(sys.modules["__main__"]).update(__spec__=None, __file__=None)  # else its children would load all
     handlers = Steps(world.plan, world.cures).registry()
     prefetch = None if world.may_prefetch else 0
-    _serve(world, ledger, number, world.plan.queues, handlers, concurrency=CONCURRENCY, prefetch=prefetch)
+    more: dict[str, Any] = {"concurrency": CONCURRENCY, "prefetch": prefetch}
+    _serve(world, ledger, number, world.plan.queues, handlers, run=run, **more)
+
+
+def worker_processes(world: World, _ledger: Ledger, number: int) -> None:
+    """Run jobs in two processes until killed, or asked to stop; each is replaced after some jobs."""
+    targets = [partial(_worker_process, world, number, part) for part in (1, 2)]
+    sys.exit(WorkerProcesses(targets, limits=Limits(jobs=JOBS_OF_A_PROCESS), method="fork").run())
+
+
+def _worker_process(world: World, number: int, part: int, run: Callable[[Any], None]) -> None:
+    ledger = Ledger(world.ledger, f"worker_processes{number}.{part}")
+    write_child(ledger, "worker_process", os.getpid(), [os.getppid()], grace=ORPHAN_SECONDS)
+    try:
+        worker(world, ledger, number, run)
+    except LibraryVersionMismatch:
+        ledger.write("refused")
+        sys.exit(REFUSED)
 
 
 def spark_worker(world: World, ledger: Ledger, number: int) -> None:
@@ -178,13 +200,20 @@ def spark_mark(world: World) -> str:
 
 
 def _serve(
-    world: World, ledger: Ledger, number: int, queues: Sequence[str], handlers: Handlers, **more: Any
+    world: World,
+    ledger: Ledger,
+    number: int,
+    queues: Sequence[str],
+    handlers: Handlers,
+    *,
+    run: Callable[[Any], None] = Service.run,
+    **more: Any,
 ) -> None:
     worker = Worker(
         world.url_for(number), queues=queues, lease=LEASE, max_stalled=1_000_000, shutdown_timeout=STOP,
         middleware=[ResultRecorder(ledger)], handlers=handlers, **more,
     )  # fmt: skip
-    _run(worker, ledger)
+    _run(worker, ledger, run)
 
 
 def bridge(world: World, ledger: Ledger, number: int) -> None:
@@ -201,10 +230,10 @@ def chasqui_worker(world: World, ledger: Ledger, number: int) -> None:
     _run(worker, ledger)
 
 
-def _run(service: Service, ledger: Ledger) -> None:
+def _run(service: Service, ledger: Ledger, run: Callable[[Any], None] = Service.run) -> None:
     ledger.write("serves", worker=service.id)
     try:
-        service.run()
+        run(service)
     except TransportError:
         if service.ready.is_set():
             raise
@@ -276,7 +305,7 @@ def steerer(world: World, ledger: Ledger, number: int) -> None:
 
 ROLES: Final[dict[str, Callable[[World, Ledger, int], None]]] = {
     "worker": worker, "submitter": submitter, "waiter": waiter, "steerer": steerer,
-    "node_worker": node_worker, "spark_worker": spark_worker,
+    "worker_processes": worker_processes, "node_worker": node_worker, "spark_worker": spark_worker,
     "bridge": bridge, "chasqui_worker": chasqui_worker,
     "older_worker": playing(OLDER, worker), "newer_worker": playing(NEWER, worker),
 }  # fmt: skip

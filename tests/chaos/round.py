@@ -39,7 +39,9 @@ REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
 EXTRA_SECONDS: Final = 60.0
 SLACK_SECONDS: Final = 5.0
-WORKERS: Final = frozenset({"worker", "node_worker", "spark_worker", "bridge", "chasqui_worker"})
+WORKERS: Final = frozenset(
+    {"worker", "worker_processes", "node_worker", "spark_worker", "bridge", "chasqui_worker"}
+)
 """Roles that are never over."""
 
 
@@ -134,6 +136,7 @@ class Round:
         self.nursery = Nursery(self.world)
         self._stack.callback(self.nursery.close)
         roles = [("worker", n) for n in range(size.workers)]
+        roles += [("worker_processes", n) for n in range(size.parents)]
         roles += [("node_worker", n) for n in range(size.node_workers if self.ground.keeps_leases else 0)]
         roles += [("spark_worker", n) for n in range(size.spark_workers if size.spark else 0)]
         roles += [("bridge", n) for n in range(size.bridges if size.bridged else 0)]

@@ -17,6 +17,7 @@ class Size:
         pause: Mean seconds between two faults of processes.
         around: Mean seconds between two faults around them.
         workers: Processes that run jobs.
+        parents: Processes that have two others run jobs, as ``glidemq worker --processes 2`` does.
         node_workers: Processes that run jobs as glide-mq's workers in Node do.
         widest: Nodes of the largest fan-out.
         giant: Nodes of one fan-out that is much wider; 0: there is none.
@@ -37,7 +38,8 @@ class Size:
     least: int = 0
     pause: float = 0.15
     around: float = 3.0
-    workers: int = 3
+    workers: int = 2
+    parents: int = 1
     node_workers: int = 2
     widest: int = 150
     giant: int = 0
