@@ -167,6 +167,7 @@ bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq, RQ and Ch
 	$(BIN)/python -m benchmarks.library
 	$(BIN)/python -m benchmarks.chasquimq
 	$(BIN)/python -m benchmarks.features
+	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.confirm
 	$(BIN)/python -m benchmarks.again
 	$(BIN)/python -m benchmarks.many_flows --plot .bench/many-flows.svg

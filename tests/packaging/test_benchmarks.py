@@ -173,6 +173,15 @@ def test_throughput_is_back_when_two_seconds_in_a_row_have_it() -> None:
 
 
 @pytest.mark.long
+def test_each_number_of_worker_processes_is_measured() -> None:
+    rows = quick("scaling")["rows"]
+    assert [(row["jobs"], row["processes"]) for row in rows] == [
+        (jobs, processes) for jobs in ("nothing", "compute") for processes in (1, 2, 4)
+    ]
+    assert [row["to_one_process"] for row in rows if row["processes"] == 1] == [1, 1]
+
+
+@pytest.mark.long
 def test_steps_of_dagster_are_measured_in_every_way() -> None:
     rows = quick("dagster_steps")["rows"]
     assert [row["as"] for row in rows] == [
