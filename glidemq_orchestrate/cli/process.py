@@ -35,6 +35,7 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.forking import left_open, start_method
 from glidemq_orchestrate.foundation.functions import with_directory
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.worker.handlers.handler import Handlers
@@ -182,9 +183,7 @@ def worker(
     from glidemq_orchestrate.worker.services.worker_process import Limits  # noqa: PLC0415
     from glidemq_orchestrate.worker.services.worker_processes import (  # noqa: PLC0415
         WorkerProcesses,
-        left_open,
         process_count,
-        start_method,
     )
 
     if processes is not None and processes > concurrency:

@@ -11,18 +11,15 @@ and is replaced then: one process at a time.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import logging
 import math
 import multiprocessing
 import os
 import signal
-import stat
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,10 +27,11 @@ from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.foundation.machine import PROC, available_memory, cores, resident_memory
+from glidemq_orchestrate.foundation.forking import start_method
+from glidemq_orchestrate.foundation.machine import available_memory, cores, resident_memory
 from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.worker.services.worker import Worker
 from glidemq_orchestrate.worker.services.worker_process import (
@@ -52,8 +50,7 @@ MAX_STARTS: Final = 5
 PAUSE_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 30.0
 HEALTHY_SECONDS: Final = 60.0
-CHANGED: Final = 0
-"""What the watcher of files writes where signals write their numbers."""
+CHANGED: Final = 0  # what the watcher of files writes where signals write their numbers
 
 
 @dataclass(eq=False)
@@ -395,43 +392,9 @@ def process_count(processes: int | None, most: int | None = None) -> int:
     return processes
 
 
-def start_method(before: frozenset[object] | None = None) -> Literal["fork", "spawn"]:
-    """How processes are started.
-
-    Args:
-        before: What was open before the code of the processes was loaded: see ``left_open``. None: unknown,
-            and whatever is open now may be shared.
-    """
-    is_single = sys.platform == "linux" and (tasks := PROC / "self/task").exists() and _count(tasks) == 1
-    return "fork" if is_single and (before is None or left_open() <= before) else "spawn"
-
-
-def _count(folder: Path) -> int:
-    return sum(1 for _ in folder.iterdir())
-
-
-def left_open() -> frozenset[object]:
-    """The connections, pipes and files that are open, and what Python removes when it exits.
-
-    Forked processes would share these: one reads the reply to another, or removes what the others need.
-    """
-    registered: Any = weakref.finalize._registry  # type: ignore[attr-defined]  # noqa: SLF001  no public list
-    found: set[object] = {one for one in list(registered) if one.atexit}
-    for name in os.listdir("/dev/fd"):  # noqa: PTH208  no Path of it
-        with suppress(OSError):  # the descriptor of this listing
-            number = int(name)
-            status, flags = os.fstat(number), fcntl.fcntl(number, fcntl.F_GETFL)
-            is_file = stat.S_ISREG(status.st_mode) and not flags & os.O_APPEND
-            if is_file or stat.S_ISSOCK(status.st_mode) or stat.S_ISFIFO(status.st_mode):
-                found.add((number, status.st_ino))
-    return frozenset(found)
-
-
 def _how(code: int) -> str:
     """How a process has ended."""
     if code >= 0:
         return f"has ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    names = {known.value: known.name for known in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"

@@ -1,10 +1,6 @@
-"""How many worker processes there are, and whether they may be forked."""
+"""How many worker processes there are."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,18 +11,7 @@ from glidemq_orchestrate.worker.services import worker_processes
 from glidemq_orchestrate.worker.services.worker_process import Limits
 from glidemq_orchestrate.worker.services.worker_processes import process_count
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 MIB = 2**20
-METHOD = """
-import socket, sys, tempfile, threading
-from glidemq_orchestrate.worker.services.worker_processes import left_open, start_method
-
-before = left_open()
-{}
-print(start_method(before), start_method())
-"""
 
 
 @pytest.fixture
@@ -80,26 +65,3 @@ def test_one_of_several_apps_that_wants_a_single_process_decides() -> None:
     all_of_them.include(Handlers(single_process=True))
     all_of_them.include(Handlers())
     assert all_of_them.single_process
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="they are forked on Linux only")
-@pytest.mark.parametrize(
-    ("code", "methods"),
-    [
-        ("data = open(__file__).read()", "fork fork"),
-        (
-            "thread = threading.Thread(target=threading.Event().wait, daemon=True); thread.start()",
-            "spawn spawn",
-        ),
-        ("server = socket.create_server(('127.0.0.1', 0))", "spawn fork"),
-        ("file = open(__file__)", "spawn fork"),
-        ("folder = tempfile.TemporaryDirectory()", "spawn fork"),
-    ],
-)
-def test_they_are_forked_unless_the_code_has_left_something_that_a_fork_would_share(
-    code: str, methods: str, tmp_path: Path
-) -> None:
-    (tmp_path / "main.py").write_text(METHOD.format(code))
-    command = [sys.executable, str(tmp_path / "main.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == methods
