@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tests.system.real_dagster import DagsterStack
 
 WORKER_SECONDS = 90
-HANDLERS = ("--app", "airflow_handlers:handlers", "--queue", "system")
+# One process: a handler notes in it what it has tried, and a test kills a worker by the pid of a step.
+HANDLERS = ("--app", "airflow_handlers:handlers", "--queue", "system", "--processes", "1")
 DAGSTER_WORKERS = (
     ("--app", "dagster_handlers:handlers", "--queue", "etl", "--queue", "events", "--queue", "watched"),
     (
