@@ -162,12 +162,13 @@ wheel:  ## Build the three distributions into dist/; needs no other verb.
 	$(firstword $(wildcard $(BIN)/uv) .build/bin/uv) build --quiet --all-packages --wheel --out-dir dist
 
 # The plots go to .bench/. The soak is last: it fails when anything grows.
-bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq, RQ and ChasquiMQ: two hours, one of them the soak (MINUTES=60).
+bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq, RQ, ChasquiMQ, Dask and HyperQueue: two hours, one of them the soak (MINUTES=60).
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.library
 	$(BIN)/python -m benchmarks.chasquimq
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.scaling
+	$(BIN)/python -m benchmarks.elements
 	$(BIN)/python -m benchmarks.confirm
 	$(BIN)/python -m benchmarks.again
 	$(BIN)/python -m benchmarks.many_flows --plot .bench/many-flows.svg

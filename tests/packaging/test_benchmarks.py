@@ -114,6 +114,15 @@ def test_tags_and_histories_are_compared_with_a_job_without_options() -> None:
 
 
 @pytest.mark.long
+def test_an_array_is_measured_with_both_kinds_of_handlers() -> None:
+    command = ["-m", "benchmarks.elements", "--elements", "2000", "--rounds", "1", "--only", "glidemq"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True, cwd=ROOT)
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("glidemq")]
+    assert len(rows) == 2, done.stdout
+    assert all("2,000" in row for row in rows)
+
+
+@pytest.mark.long
 def test_what_running_again_costs_is_compared_with_a_submission() -> None:
     report = quick("again")
     ways = {row["way"]: row for row in report["ways"]}
