@@ -276,8 +276,8 @@ class FlowConflict(StateError):
 
     Attributes:
         differences: What differs, by node name, for at most 20 nodes: ``("new",)``, ``("gone",)``, or any of
-            ``queue``, ``job``, ``after``, ``data``, ``options`` and ``policies``. Empty if the flows were not
-            compared or no node differs.
+            ``queue``, ``job``, ``after``, ``data``, ``options``, ``elements`` (of an array) and ``policies``.
+            Empty if the flows were not compared or no node differs.
         fields: What differs in the flows themselves: any of ``name``, ``deadline`` and ``fail_fast``. Labels
             and retention are not compared.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete
 from glidemq_orchestrate.flows.arrays import LIMITS, CheckedArray, read_items
@@ -140,7 +140,8 @@ def _node(  # noqa: PLR0913, PLR0917  the parts of a node
 
 MAX: Final = 20
 SHAPING: Final = ("fallbacks", "mustPass")
-OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay")
+ARRAY: Final = "gmo:array"
+OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay", ARRAY)
 
 Differences = dict[str, tuple[str, ...]]
 """In the form of ``FlowConflict.differences``."""
@@ -247,23 +248,25 @@ def _of_row(node: CheckedNode, rows: Mapping[str, Row]) -> Iterator[str]:
 def _of_job(
     node: CheckedNode, has: Definition, policies: Policies, expected: Policies, *, shaping: bool
 ) -> Iterator[str]:
-    """The differences in a job and its policies: ``data``, ``options``, ``policies``."""
+    """The differences in a job: ``data``, ``options``, and ``elements`` or ``policies``."""
     options = own_options(node.options)
     if has.data != canonical(node.data):
         yield "data"
     compared = SHAPING if shaping else {*has.options, *options}
     if any(has.options.get(name) != options.get(name) for name in compared):
         yield "options"
-    if _shaping(policies) != _shaping(expected) or (not shaping and policies != expected):
+    if _elements(policies) != _elements(expected):
+        yield "elements"
+    elif _shaping(policies) != _shaping(expected) or (not shaping and policies != expected):
         yield "policies"
 
 
 def _shaping(policies: Mapping[str, str]) -> dict[str, str]:
     """The policies that decide whether the node itself runs."""
-    own = {name: text for name, text in policies.items() if name not in OF_OTHERS}
-    if "gmo:array" in own:
-        elements = {
-            name: part for name, part in parsed_object(own["gmo:array"]).items() if name not in LIMITS
-        }
-        own["gmo:array"] = str(sorted(elements.items()))
-    return own
+    return {name: text for name, text in policies.items() if name not in OF_OTHERS}
+
+
+def _elements(policies: Mapping[str, str]) -> dict[str, Any]:
+    """What decides the elements of an array; empty for other nodes."""
+    definition = parsed_object(policies.get(ARRAY, ""))
+    return {name: part for name, part in definition.items() if name not in LIMITS}

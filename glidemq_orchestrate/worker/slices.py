@@ -24,7 +24,7 @@ from glidemq_orchestrate.worker.handlers.registered import Registered
 from glidemq_orchestrate.worker.job_slots import JobSlots
 
 MAX_ELEMENTS: Final = 100
-SLICE_SECONDS: Final = 0.05
+SLICE_SECONDS: Final = 0.1
 """How long a slice should take; it decides how many elements the next ones have."""
 MAX_SECONDS: Final = 0.5
 YIELD_SECONDS: Final = 0.005

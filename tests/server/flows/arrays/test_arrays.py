@@ -270,6 +270,28 @@ def test_another_array_under_the_same_id_is_refused(flows: FlowProducer) -> None
             flows.submit(flow_of(ArrayNode("a", over=other)), flow_id="x")
 
 
+def test_a_changed_limit_keeps_what_has_completed_and_changed_elements_do_not(
+    flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    def spec(over: Any, limit: int | None = None) -> FlowSpec:
+        return flow_of(ArrayNode("a", over=over, max_running=limit), FlowNode("b", after=["a"]))
+
+    flows.submit(spec([1, 2]), flow_id="x")
+    with pytest.raises(FlowConflict) as raised:
+        flows.submit(spec([1, 3]), flow_id="x")
+    assert raised.value.differences == {"a": ("elements",)}
+    work = Calls()
+    run_worker(["etl"], {"a": work, "b": lambda _: 1})
+    assert flows.get("x").wait(timeout=30).state is FlowState.COMPLETED
+    assert flows.plan(spec([1, 2], limit=1), flow_id="x").keeps == ["a", "b"]
+    plan = flows.plan(spec([1, 3]), flow_id="x")
+    assert plan.runs == {"a": "changed: elements", "b": "follows a"}
+    flow = flows.submit(spec([1, 3]), flow_id="x", on_existing="retry_failed")
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    assert flow.array("a").results() == {0: 1, 1: 3}
+    assert work.counts == Counter({0: 2, 1: 2})
+
+
 def test_states_of_elements_while_the_array_runs(
     flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
 ) -> None:
