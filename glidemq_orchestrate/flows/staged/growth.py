@@ -224,7 +224,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
         header |= _outer_edges(chunk, growth, names)
         if at == len(every):
             header["chunks"] = len(every)
-            yield from stage_items(home.prefix, growth.nodes if has_items else (), names)
+            yield from stage_items(home, flow_id, growth.nodes if has_items else (), names)
         words = [word for piece in chunk for word in (numbers[piece.node.queue], *piece_words(piece, names))]
         yield send(places, json.dumps(header), words)
 

@@ -228,26 +228,29 @@ def stage_flow(
         yield function("gmo_stage_flow", keys, args, FlowState, repeatable=True)
 
 
-def stage_items(prefix: str, nodes: Iterable[CheckedNode], names: JobNames) -> Iterator[Call[Any]]:
+def stage_items(
+    home: QueueKeys, flow_id: str, nodes: Iterable[CheckedNode], names: JobNames
+) -> Iterator[Call[Any]]:
     """Write the items of staged arrays. Idempotent."""
     for node in nodes:
         if node.array is None or node.name in names.carried:
             continue
-        key, digest = QueueKeys(prefix, node.queue).job(names.own_id(node.name)), node.array.digest
+        keys = [QueueKeys(home.prefix, node.queue).job(names.own_id(node.name)), home.flow(flow_id)]
+        about = (node.array.digest, node.name)
         words: list[Word] = []
         size = 0
         for number, chunk in enumerate(node.array.chunks):
             words += (number, chunk)
             size += len(chunk)
             if len(words) >= CHUNK_WORDS or size >= CHUNK_BYTES:
-                yield _items_call(key, digest, words)
+                yield _items_call(keys, about, words)
                 words, size = [], 0
         if words:
-            yield _items_call(key, digest, words)
+            yield _items_call(keys, about, words)
 
 
-def _items_call(key: str, digest: str, words: Sequence[Word]) -> Call[None]:
-    return function("gmo_stage_items", [key], (0, digest, *words), replies.anything, repeatable=True)
+def _items_call(keys: Sequence[str], about: Sequence[Word], words: Sequence[Word]) -> Call[None]:
+    return function("gmo_stage_items", keys, (0, *about, *words), replies.anything, repeatable=True)
 
 
 def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
@@ -332,7 +335,7 @@ def _stage_once(
     names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=flow.carried)
     stage: Iterator[Call[Any]] = chain(
         stage_flow(ref.home, ref.flow_id, flow, chunks(flow.nodes), now_ms),
-        stage_items(ref.home.prefix, flow.nodes, names),
+        stage_items(ref.home, ref.flow_id, flow.nodes, names),
     )
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
     # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it

@@ -2,7 +2,8 @@
 -- chunk of items, 0 for a range); running (how many elements run at once, 0 = no limit); failed (how many may fail
 -- before the array is stopped, -1 = all of them run, and any failure fails it). While its elements run, its job is
 -- active and no worker holds it: workers lease slices of it, see slices.lua.
---   <prefix>gmo:arrays                    zset: job ids of open arrays -> from when on a slice can be leased, ms
+--   <prefix>gmo:arrays                    zset: job ids of open arrays -> from when on a slice can be leased, ms; if one
+--                                         can, since when the array waits for its turn
 --   <prefix>gmo:array:<job id>            hash: opened (ms), next (the first element that was never leased), completed,
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
 --                                         (when its progress was last written), run (how often it was opened again),
@@ -47,9 +48,15 @@ local function available(a, now)
   return first <= now and a.opened or first
 end
 
--- Notes from when on a slice can be leased. Events wake idle workers.
-function L.arrays.place(a, now)
-  redis.call('ZADD', a.prefix .. 'gmo:arrays', L.numbers.text(available(a, now)), a.id)
+-- Notes from when on a slice can be leased. An array from which slices were leased now goes behind all others, so that
+-- no array has to wait for the end of another. Events wake idle workers.
+function L.arrays.place(a, now, had_its_turn)
+  local key, due = a.prefix .. 'gmo:arrays', available(a, now)
+  if due <= now then
+    local since = not had_its_turn and tonumber(redis.call('ZSCORE', key, a.id))
+    due = since and since <= now and since or now
+  end
+  redis.call('ZADD', key, L.numbers.text(due), a.id)
 end
 
 -- Opens an array whose dependencies have ended: workers lease slices after the delay.
@@ -81,11 +88,7 @@ function L.arrays.close(prefix, job_id)
   if redis.call('ZREM', prefix .. 'gmo:arrays', job_id) == 0 then
     return
   end
-  local a = L.arrays.read(prefix, job_id)
-  for _, slice_id in ipairs(redis.call('SMEMBERS', a.key .. ':slices')) do
-    L.slices.give_back(a, slice_id, 0)
-  end
-  redis.call('HSET', a.key, 'running', 0)
+  L.slices.take_all(L.arrays.read(prefix, job_id))
 end
 
 -- A node that runs again: a failed or interrupted array keeps its completed elements, and the others run; of a completed

@@ -59,7 +59,7 @@ end
 
 -- Accepts the outcome of a slice: of each element for which it has a line; the others are given back.
 local function accept_lines(x, a, slice_id, lines)
-  local elements = L.slices.split(L.slices.remove(a, slice_id), L.slices.MAX)
+  local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
   local w, verdicts, count = { done = {}, results = {}, skipped = {}, failed = {}, well = {} }, {}, 0
   local has_failures = false
   for line in lines:gmatch('[^\n]+') do
@@ -70,14 +70,14 @@ local function accept_lines(x, a, slice_id, lines)
   end
   write(a, w)
   if count < #elements then
-    redis.call('ZADD', a.key .. ':again', text(x.now), L.slices.join({ unpack(elements, count + 1) }))
+    redis.call('ZADD', a.key .. ':again', text(x.now), L.positions.join({ unpack(elements, count + 1) }))
   end
   return has_failures and table.concat(verdicts, '\n') or 'ok'
 end
 
 -- Every element of the slice has the same outcome.
 local function repeated(a, slice_id, line)
-  local elements = L.slices.split(redis.call('HGET', a.prefix .. 'job:' .. slice_id, 'gmo:elements'), L.slices.MAX)
+  local elements = L.positions.split(redis.call('HGET', a.prefix .. 'job:' .. slice_id, 'gmo:elements'), L.slices.MAX)
   return string.rep(line .. '\n', #elements)
 end
 
@@ -111,7 +111,7 @@ end
 -- that need gmo_advance_flow.
 function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
   local a = L.arrays.read(r.prefix, array_id)
-  local elements = L.slices.split(L.slices.remove(a, slice_id), L.slices.MAX)
+  local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
   local only = #elements == 1 and text(elements[1])
   local x = { now = r.now, flows = {} }
   local losses = only and has_begun and redis.call('HINCRBY', a.key .. ':lost', only, 1) or 0
@@ -124,7 +124,7 @@ function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
     for _, element in ipairs(has_begun and not only and elements or {}) do
       redis.call('HSETNX', a.key .. ':lost', text(element), 0)
     end
-    redis.call('ZADD', a.key .. ':again', text(r.now), L.slices.join(elements))
+    redis.call('ZADD', a.key .. ':again', text(r.now), L.positions.join(elements))
   end
   if not L.arrays.end_if_done(x, a) then
     L.arrays.place(a, r.now)

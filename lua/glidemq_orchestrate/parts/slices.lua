@@ -5,35 +5,12 @@
 --   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)   f<attempts allowed> <backoff, ms> <reason>
 -- In a reason, line ends are replaced by spaces.
 L.slices = {}
-local ARRAYS, MAX = 8, 100
+local ARRAYS, MAX, MISSING = 8, 100, '?'
+-- A call leases slices until their costs reach BUDGET: COST for each, and for each element 1, or LARGE if its item has a
+-- chunk of its own.
+local BUDGET, COST, LARGE, PAGE = 1000, 20, 100, 500
 local int, text = L.numbers.int, L.numbers.text
-
--- The elements in the text of a slice, at most `count`, and the text of the others ('' = none).
-local function split(elements, count)
-  local found, rest = {}, {}
-  for first, last in elements:gmatch('(%d+)%-?(%d*)') do
-    first, last = tonumber(first), tonumber(last ~= '' and last or first)
-    while first <= last and #found < count do
-      found[#found + 1], first = first, first + 1
-    end
-    if first <= last then
-      rest[#rest + 1] = first == last and text(first) or text(first) .. '-' .. text(last)
-    end
-  end
-  return found, table.concat(rest, ',')
-end
-
--- The text of elements in ascending order.
-local function join(elements)
-  local parts, first = {}, 1
-  for i = 1, #elements do
-    if elements[i + 1] ~= elements[i] + 1 then
-      parts[#parts + 1] = text(elements[first]) .. (i > first and '-' .. text(elements[i]) or '')
-      first = i + 1
-    end
-  end
-  return table.concat(parts, ',')
-end
+local split, join = L.positions.split, L.positions.join
 
 -- The next elements to run, at most `count`: those given back, those that failed in earlier runs, new ones. The second
 -- result is the number of losses that the only element may have caused.
@@ -73,22 +50,22 @@ local function next_elements(a, count, now)
   return found
 end
 
--- The items of these elements, a line each; '' for a range.
+-- The items of these elements, a line each; '' for a range. A missing item is not JSON, so that its worker refuses it.
 local function items_of(a, elements)
   if a.per == 0 then
     return ''
   elseif elements[1] % a.per == 0 and #elements == math.min(a.per, a.size - elements[1])
     and elements[#elements] == elements[1] + #elements - 1 then -- a whole chunk
-    return redis.call('HGET', a.key .. ':items', text(elements[1] / a.per)) or ''
+    return redis.call('HGET', a.key .. ':items', text(elements[1] / a.per)) or MISSING
   end
   local lines, chunk, number = {}, nil, -1
   for i, element in ipairs(elements) do
     if math.floor(element / a.per) ~= number then
       number, chunk = math.floor(element / a.per), {}
-      local packed = redis.call('HGET', a.key .. ':items', text(number)) or ''
+      local packed = redis.call('HGET', a.key .. ':items', text(number)) or MISSING
       for line in (packed .. '\n'):gmatch('(.-)\n') do chunk[#chunk + 1] = line end
     end
-    lines[i] = chunk[element % a.per + 1] or 'null'
+    lines[i] = chunk[element % a.per + 1] or MISSING
   end
   return table.concat(lines, '\n')
 end
@@ -106,9 +83,14 @@ local function about(a, elements, joined)
   return { joined, tried, items_of(a, elements), a.range }
 end
 
+-- What an element of this array counts for the budget of a call: more if its item is large.
+local function cost_of(a)
+  return a.per > 0 and LARGE / a.per or 1
+end
+
 -- Leases a slice of an array to the worker; nil if there is none. `v`: the fields of the array's job, see fetch.lua.
 local function lease(x, a, v, size, ahead)
-  local count = math.min(math.max(math.abs(size), 1), MAX)
+  local count = math.min(math.max(math.abs(size), 1), MAX, math.max(math.floor(BUDGET / cost_of(a) / 10), 1))
   if a.max_running > 0 then
     if a.running >= a.max_running then return nil end
     if size < 0 then count = math.min(count, a.max_running - a.running) end
@@ -133,6 +115,7 @@ local function lease(x, a, v, size, ahead)
   redis.call('HSETNX', x.prefix .. 'job:' .. a.id, 'processedOn', x.now_text)
   redis.call('SADD', a.key .. ':slices', id)
   redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, id)
+  x.leased = (x.leased or 0) + COST + #elements * cost_of(a)
   return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead, about = about(a, elements, joined) }
 end
 
@@ -146,18 +129,20 @@ local function add_row(x, slice, v, given)
   x.jobs[#x.jobs + 1] = row
 end
 
--- Leases slices of open arrays until `count` jobs have started. Returns false if there were not that many.
+-- Leases slices of open arrays until `count` jobs have started, or as many elements as one call may lease. Returns false
+-- if there were not that many.
 function L.slices.fetch(x, count)
   for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', x.prefix .. 'gmo:arrays', '-inf', x.now, 'LIMIT', 0, ARRAYS)) do
     local a, v = L.arrays.read(x.prefix, job_id), L.fetch.read(x.prefix .. 'job:' .. job_id)
-    local size = tonumber(x.sizes[v[1]] or x.sizes['']) or 1
-    while #x.jobs < count do
+    local size, before, given = tonumber(x.sizes[v[1]] or x.sizes['']) or 1, #x.jobs, L.inputs.read(x.prefix, job_id)
+    while #x.jobs < count and (x.leased or 0) < BUDGET do
       local ahead = x.starts and #x.jobs >= x.starts and '+' or ''
       local slice = lease(x, a, v, size, ahead)
       if not slice then break end
-      add_row(x, slice, v, L.inputs.read(x.prefix, job_id))
+      add_row(x, slice, v, given)
     end
-    L.arrays.place(a, x.now)
+    L.arrays.place(a, x.now, #x.jobs > before)
+    if #x.jobs >= count or (x.leased or 0) >= BUDGET then break end
   end
   return #x.jobs >= count
 end
@@ -169,6 +154,24 @@ function L.slices.again(x, slice_id, token, suspect, started, epoch)
   local slice = { id = slice_id, started = started, epoch = epoch, suspect = suspect or nil, ahead = token:sub(-1) == '+' and '+' or '',
     about = about(a, (split(of[2], MAX)), of[2]) }
   add_row(x, slice, v, L.inputs.read(x.prefix, of[1]))
+end
+
+-- Takes all slices of an array from their workers, with few commands for each; their elements may run again.
+function L.slices.take_all(a)
+  local ids = redis.call('SMEMBERS', a.key .. ':slices')
+  for first = 1, #ids, PAGE do
+    local keys, back, page = {}, {}, { unpack(ids, first, math.min(first + PAGE - 1, #ids)) }
+    for i, id in ipairs(page) do
+      keys[i] = a.prefix .. 'job:' .. id
+      local elements = redis.call('HGET', keys[i], 'gmo:elements')
+      if elements then back[#back + 1], back[#back + 2] = '0', elements end
+    end
+    redis.call('UNLINK', unpack(keys))
+    redis.call('ZREM', a.prefix .. 'gmo:list-held', unpack(page))
+    if #back > 0 then redis.call('ZADD', a.key .. ':again', unpack(back)) end
+  end
+  redis.call('UNLINK', a.key .. ':slices')
+  redis.call('HSET', a.key, 'running', 0)
 end
 
 -- Removes a slice; returns its elements and weight.
@@ -191,4 +194,4 @@ function L.slices.give_back(a, slice_id, due)
   end
 end
 
-L.slices.split, L.slices.join, L.slices.remove, L.slices.MAX = split, join, remove, MAX
+L.slices.remove, L.slices.MAX = remove, MAX

@@ -9,6 +9,8 @@ import pytest
 
 from glidemq_orchestrate import ArrayNode
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.errors import DecodeError, FlowIncomplete
+from glidemq_orchestrate.worker.slices import read_items
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt
@@ -59,6 +61,17 @@ def test_slices_are_leased_in_order_and_end_the_node(array: Bench) -> None:
     }  # fmt: skip
     results = array.client.hgetall("glide:{etl}:gmo:array:f~a:results")
     assert results == {"4": "1", "6": "{}"}, "no result is stored for null"
+
+
+def test_arrays_take_turns(bench: Bench) -> None:
+    bench.submit(an_array(1_000), ArrayNode("b", queue="etl", job="work", over=range(4)))
+    found = []
+    for _ in range(4):
+        bench.now += 1
+        (slice_,) = lease(bench, 2)
+        found.append((slice_.node, elements([slice_])))
+        end(bench, slice_, "d", "d")
+    assert found == [("a", [[0, 1]]), ("b", [[0, 1]]), ("a", [[2, 3]]), ("b", [[2, 3]])]
 
 
 def test_a_worker_that_knows_no_arrays_gets_none(array: Bench) -> None:
@@ -191,3 +204,34 @@ def test_a_removed_array_takes_its_slices_with_it(array: Bench) -> None:
     assert array.record()["state"] == "cancelled"
     assert lease(array, 4) == []
     assert array.client.zcard("glide:{etl}:gmo:list-held") == 0
+
+
+def test_one_call_leases_a_limited_number_of_elements(bench: Bench) -> None:
+    bench.submit(an_array(100_000))
+    found = lease(bench, 100, wanted=100)
+    assert elements(found) == [list(range(at, at + 100)) for at in range(0, 900, 100)]
+    assert len(lease(bench, 1, wanted=100)) == 48
+
+
+def test_a_slice_has_few_large_items(bench: Bench) -> None:
+    bench.submit(ArrayNode("a", queue="etl", job="work", over=["x" * 60_000] * 100))
+    found = lease(bench, 100, wanted=100)
+    assert elements(found) == [[at] for at in range(9)]
+
+
+def test_items_of_a_node_that_another_client_has_carried_over_are_not_needed(bench: Bench) -> None:
+    keys = ["glide:{etl}:job:g~a", "glide:{etl}:gmo:flow:g"]
+    with pytest.raises(FlowIncomplete):
+        bench.raw("gmo_stage_items", keys, 0, "digest", "a", 0, '"x"')
+    bench.client.hset("glide:{etl}:gmo:flow:g:nodes", "a", "[]")
+    assert bench.raw("gmo_stage_items", keys, 0, "digest", "a", 0, '"x"') == 0
+    assert not bench.client.exists("glide:{etl}:gmo:array:g~a:items")
+
+
+def test_a_missing_item_is_refused(bench: Bench) -> None:
+    bench.submit(ArrayNode("a", queue="etl", job="work", over=["x", "y"]))
+    bench.client.delete("glide:{etl}:gmo:array:f~a:items")
+    for attempt in lease(bench, 1, wanted=2):
+        assert attempt.slice is not None
+        with pytest.raises(DecodeError):
+            read_items(attempt.slice)

@@ -1,0 +1,30 @@
+-- positions: the positions of elements of an array as a text like "0-63" or "3,7-9".
+L.positions = {}
+local text = L.numbers.text
+
+-- The elements in the text of a slice, at most `count`, and the text of the others ('' = none).
+function L.positions.split(elements, count)
+  local found, rest = {}, {}
+  for first, last in elements:gmatch('(%d+)%-?(%d*)') do
+    first, last = tonumber(first), tonumber(last ~= '' and last or first)
+    while first <= last and #found < count do
+      found[#found + 1], first = first, first + 1
+    end
+    if first <= last then
+      rest[#rest + 1] = first == last and text(first) or text(first) .. '-' .. text(last)
+    end
+  end
+  return found, table.concat(rest, ',')
+end
+
+-- The text of elements in ascending order.
+function L.positions.join(elements)
+  local parts, first = {}, 1
+  for i = 1, #elements do
+    if elements[i + 1] ~= elements[i] + 1 then
+      parts[#parts + 1] = text(elements[first]) .. (i > first and '-' .. text(elements[i]) or '')
+      first = i + 1
+    end
+  end
+  return table.concat(parts, ',')
+end
