@@ -102,8 +102,8 @@ class JobEvents:
         if not self.has_listeners:
             return
         event = JobEvent(
-            kind, attempt.queue, attempt.job_id, attempt.name, attempt.attempts_made + 1,
-            attempt.flow_id, attempt.node, seconds, reason, attempt.epoch,
+            kind, attempt.queue, attempt.node_job_id, attempt.name, attempt.attempts_made + 1,
+            attempt.flow_id, attempt.node, seconds, reason, attempt.epoch, attempt.element,
         )  # fmt: skip
         for one in self._listeners:
             try:

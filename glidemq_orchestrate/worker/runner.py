@@ -17,6 +17,7 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.executor import Executor, process_token, refuse
+from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.log import JobLog, about, job_name
 from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.held_jobs import (
@@ -30,7 +31,7 @@ from glidemq_orchestrate.worker.held_jobs import (
     UnreportedStarts,
 )
 from glidemq_orchestrate.worker.job_slots import JobSlots
-from glidemq_orchestrate.worker.slices import SliceSizes, count_of, ends_of, execute_slice
+from glidemq_orchestrate.worker.slices import SliceSizes, count_of, ends_of, execute_slice, is_of_elements
 from glidemq_orchestrate.worker.statistics import JobStatistics
 from glidemq_orchestrate.worker.tasks import JobTask
 from glidemq_orchestrate.worker.threads import ThreadsUnavailable
@@ -38,6 +39,14 @@ from glidemq_orchestrate.worker.watchdog import RunningHandler
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 LAST_ENDED: Final = 32
+
+
+def _contexts_of(execution: Execution, attempt: Attempt) -> Sequence[Context]:
+    """The contexts of an attempt: one, or those of the elements of a slice."""
+    if attempt.slice is not None:
+        return execution.contexts
+    pairs = zip(execution.attempts, execution.contexts, strict=False)
+    return [context for held, context in pairs if held is attempt]
 
 
 class JobRunner:
@@ -312,9 +321,8 @@ class JobRunner:
             self._withdraw(attempt, refuse(attempt, "revoked") if revoked else None)
             return
         stopped = execution.stopped = {**(execution.stopped or {}), attempt.job_id: revoked}
-        for held, context in zip(execution.attempts, execution.contexts, strict=False):
-            if held is attempt:
-                context.cancelled.set(is_lost=not revoked)
+        for context in _contexts_of(execution, attempt):
+            context.cancelled.set(is_lost=not revoked)
         registered = self._handlers.get(attempt.name)
         is_stoppable = registered is not None and (registered.is_async or registered.in_process)
         if is_stoppable and execution.task and all(held.job_id in stopped for held in execution.attempts):
@@ -326,9 +334,8 @@ class JobRunner:
         if execution is None:
             self._withdraw(attempt, Outcome(attempt, Kind.BACK))
             return
-        for held, context in zip(execution.attempts, execution.contexts, strict=False):
-            if held is attempt:
-                context.cancelled.set(is_stopping=True)
+        for context in _contexts_of(execution, attempt):
+            context.cancelled.set(is_stopping=True)
 
     def _execution_of(self, attempt: Attempt) -> Execution | None:
         """The execution of exactly this attempt of the job; None if it does not run."""
@@ -420,7 +427,7 @@ class JobRunner:
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Log, count and emit the server's verdict on an outcome; for a slice, on each of its elements."""
-        if outcome.kind is Kind.ELEMENTS and not verdict.startswith(("stale ", "error ")):
+        if is_of_elements(outcome) and not verdict.startswith(("stale ", "error ")):
             if verdict == "ok" and not self._events.has_listeners:
                 self.log.verdict(outcome, verdict)
                 self.statistics.elements(outcome.attempt, count_of(outcome))

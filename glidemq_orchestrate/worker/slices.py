@@ -1,8 +1,8 @@
 """Runs slices of arrays: the handler for each element in turn, or once for all of them if it takes batches.
 
 A slice takes one place of the worker, like a job. It ends after its last element, or earlier: after half a
-second, so that others can run the rest, and when the worker stops. One report then has the outcomes of the
-elements that ran; the server gives the others back.
+second, so that others can run the rest, with large results, and when the worker stops. One report then has
+the outcomes of the elements that ran; the server gives the others back.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ MAX_ELEMENTS: Final = 100
 SLICE_SECONDS: Final = 0.1
 """How long a slice should take; it decides how many elements the next ones have."""
 MAX_SECONDS: Final = 0.5
+MAX_CHARACTERS: Final = 1_000_000
+"""Of the results of a slice: it ends when it has more."""
 YIELD_SECONDS: Final = 0.005
 """How long async handlers that await nothing may keep the loop."""
 LOST: Final = "its worker was lost while it may have run, and it must not run again"
@@ -81,6 +83,7 @@ async def execute_slice(
         return (refuse(attempt, LOST),)
     try:
         items = read_items(slice_)
+        executor.contexts.make(attempt)
     except GlideMQError as exc:
         return (refuse(attempt, f"{type(exc).__name__}: {exc}"),)
     elements = list(zip(slice_.indexes, items, slice_.tried, strict=True))
@@ -108,12 +111,9 @@ async def _run_together(
     """Run the elements with one call of a batch handler."""
     (attempt,) = execution.attempts
     attempt.attempts_made = max(tried for _, _, tried in elements)
-    try:
-        execution.contexts = [
-            executor.contexts.of_element(attempt, index, item, tried) for index, item, tried in elements
-        ]
-    except GlideMQError as exc:
-        return (refuse(attempt, f"{type(exc).__name__}: {exc}"),)
+    execution.contexts = [
+        executor.contexts.of_element(attempt, index, item, tried) for index, item, tried in elements
+    ]
     outcomes = await executor.call(execution, registered, [attempt] * len(elements))
     return _ended(attempt, outcomes)
 
@@ -130,18 +130,17 @@ async def _run_in_turn(
     time = asyncio.get_running_loop().time
     began = paused = time()
     lines: list[str] = []
+    size = 0
     for index, item, tried in elements:
         attempt.attempts_made, attempt.element = tried, index
-        try:
-            execution.contexts = [executor.contexts.of_element(attempt, index, item, tried)]
-        except GlideMQError as exc:
-            return (refuse(attempt, f"{type(exc).__name__}: {exc}"),)
+        execution.contexts = (context := executor.contexts.of_element(attempt, index, item, tried),)
         (outcome,) = await executor.call(execution, registered, execution.attempts)
         if outcome is None or execution.stopped:
             return (None,)
-        lines.append(line_of(outcome))
-        now = time()
-        if slots.stopping or now - began > MAX_SECONDS:
+        lines.append(line := line_of(outcome))
+        now, size = time(), size + len(line)
+        is_long = size > MAX_CHARACTERS or now - began > MAX_SECONDS
+        if is_long or slots.stopping or context.cancelled.is_set():
             break
         if now - paused > YIELD_SECONDS:
             await asyncio.sleep(0)
@@ -179,12 +178,19 @@ def count_of(outcome: Outcome) -> int:
     return outcome.text.count("\n") + 1
 
 
+def is_of_elements(outcome: Outcome) -> bool:
+    """Whether an outcome ends elements of a slice: each that has a line, or all of them in the same way."""
+    is_slice = outcome.attempt.slice is not None and outcome.attempt.element is None
+    return outcome.kind is Kind.ELEMENTS or (outcome.kind is Kind.FAIL and is_slice)
+
+
 def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
     """Outcome and verdict of each element that ran, in the form of a node of its own."""
     slice_ = outcome.attempt.slice
     if slice_ is None:
         return
-    lines = outcome.text.split("\n")
+    has_lines = outcome.kind is Kind.ELEMENTS
+    lines = outcome.text.split("\n") if has_lines else [line_of(outcome)] * len(slice_.indexes)
     verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
     for index, tried, line, one in zip(slice_.indexes, slice_.tried, lines, verdicts, strict=False):
         attempt = copy(outcome.attempt)

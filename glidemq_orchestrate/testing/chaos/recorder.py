@@ -20,33 +20,41 @@ class Recorder(Middleware):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._runs: dict[tuple[str, str, int], str] = {}
+        self._runs: dict[tuple[str, str, int, int | None], str] = {}
 
     def begin(self, attempt: Attempt, context: Context, **more: Any) -> None:
-        """Write that an attempt begins."""
-        self._runs[attempt.queue, attempt.job_id, attempt.epoch] = run_of(attempt)
+        """Write that an attempt begins, at a job or at an element of an array."""
+        run = run_of(attempt, context.index)
+        self._runs[attempt.queue, attempt.node_job_id, attempt.epoch, context.index] = run
         self._ledger.write(
-            "begin", **_about(attempt), flow=context.flow_id, node=context.node, attempt=context.attempt,
-            epoch=attempt.epoch, **more,
+            "begin", **_about(attempt, context.index), flow=context.flow_id, node=context.node,
+            attempt=context.attempt, epoch=attempt.epoch, **more,
         )  # fmt: skip
 
-    def end(self, attempt: Attempt, error: str = "", **more: Any) -> None:
+    def end(self, attempt: Attempt, context: Context, error: str = "", **more: Any) -> None:
         """Write that its handler has returned, or raised this error."""
-        self._ledger.write("end", **_about(attempt), error=error, **more)
+        self._ledger.write("end", **_about(attempt, context.index), error=error, **more)
 
     def on_event(self, event: JobEvent) -> None:
         """Write the server's verdict."""
         if event.kind != "active":
-            run = self._runs.pop((event.queue, event.job_id, event.epoch), None)
+            run = self._runs.pop((event.queue, event.job_id, event.epoch, event.index), None)
             self._ledger.write(
-                event.kind, run=run, queue=event.queue, job=event.job_id, flow=event.flow_id, node=event.node
-            )
+                event.kind, run=run, queue=event.queue, job=_named(event.job_id, event.index),
+                flow=event.flow_id, node=event.node,
+            )  # fmt: skip
 
 
-def run_of(attempt: Attempt) -> str:
-    """The name of an attempt in the ledger."""
-    return f"{attempt.token}:{attempt.job_id}"
+def run_of(attempt: Attempt, index: int | None = None) -> str:
+    """The name of an attempt in the ledger; ``index``: of the element, if it is one of an array."""
+    return f"{attempt.token}:{_named(attempt.job_id, index)}"
 
 
-def _about(attempt: Attempt) -> dict[str, str]:
-    return {"run": run_of(attempt), "queue": attempt.queue, "job": attempt.job_id}
+def _about(attempt: Attempt, index: int | None) -> dict[str, str]:
+    job = _named(attempt.node_job_id, index)
+    return {"run": run_of(attempt, index), "queue": attempt.queue, "job": job}
+
+
+def _named(job_id: str, index: int | None) -> str:
+    """A job in the ledger; the element of an array counts as one."""
+    return job_id if index is None else f"{job_id}[{index}]"

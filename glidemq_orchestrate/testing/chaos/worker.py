@@ -94,7 +94,9 @@ class StrikingRecorder(Recorder):
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
         """Record the start and the end of the handler, and trigger strikes before and after it."""
-        jobs = list(zip(execution.attempts, execution.contexts, strict=True))
+        several = len(execution.contexts) > len(execution.attempts)  # elements of one slice of an array
+        attempts = [execution.attempts[0]] * len(execution.contexts) if several else execution.attempts
+        jobs = list(zip(attempts, execution.contexts, strict=True))
         is_batch = jobs[0][1].name in self._batches
         for attempt, context in jobs:
             self.begin(attempt, context, name=_step(context))
@@ -106,15 +108,15 @@ class StrikingRecorder(Recorder):
                     stack.enter_context(running(jobs[0][1], self._striker.owner))
                 value = await proceed()
         except BaseException as exc:
-            for attempt, _ in jobs:
-                self.end(attempt, type(exc).__name__)
+            for attempt, context in jobs:
+                self.end(attempt, context, type(exc).__name__)
             raise
         finally:
             for timer in timers:
                 timer.cancel()
         values = value if is_batch and isinstance(value, list) else [value] * len(jobs)
         for (attempt, context), own in zip(jobs, values, strict=False):
-            self.end(attempt, leaves=leaves(own, self._salt))
+            self.end(attempt, context, leaves=leaves(own, self._salt))
             if strike := self._striker.of(context, Moment.MIDWAY):  # the handler was faster
                 await asyncio.sleep(self._striker.act(context, strike, self._striker.owner))
             await asyncio.sleep(self._striker.strike(context, Moment.RETURNED))

@@ -35,6 +35,7 @@ class JobEvent:
         seconds: How long the handler ran; 0 for ``active``.
         reason: Why it failed; otherwise empty.
         epoch: The number of the attempt (``Context.epoch``).
+        index: The position of the element, if it is one of an array; then ``job_id`` is that of the array.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class JobEvent:
     seconds: float = 0.0
     reason: str = ""
     epoch: int = 0
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from glidemq_orchestrate import (
     Skip,
 )
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, NodeNotFound
+from glidemq_orchestrate.worker import JobEvent, Middleware
 from tests.node import PlainNode
 
 if TYPE_CHECKING:
@@ -373,3 +374,47 @@ def test_an_array_runs_after_a_node_that_a_node_worker_completes(
     assert flow.wait(timeout=30).state is FlowState.COMPLETED
     assert work.counts == Counter(range(5))
     assert queue.counts()[JobState.WAITING] == 0
+
+
+def test_a_cancel_reaches_every_element_of_a_batch(
+    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    handlers, started, told = Handlers(), threading.Event(), list[bool]()
+
+    @handlers.batch_handler("a", size=4)
+    def many(contexts: list[Context]) -> list[int]:
+        started.set()
+        told.extend(ctx.cancelled.wait(20) for ctx in reversed(contexts))
+        return [1] * len(contexts)
+
+    flow = flows.submit(flow_of(ArrayNode("a", over=range(4))), flow_id="x")
+    run_worker(["etl"], handlers, lease=2)
+    assert started.wait(20)
+    flow.cancel("enough")
+    eventually(lambda: told == [True] * 4, 15)
+
+
+def test_each_element_of_a_slice_that_cannot_run_is_told_to_listeners(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    class Listener(Middleware):
+        def on_event(self, event: JobEvent) -> None:
+            events.append((event.kind, event.job_id, event.index))
+
+    events: list[Any] = []
+    flow = flows.submit(flow_of(ArrayNode("a", over=["x", "y", "z"])), flow_id="x")
+    redis_client.delete("glide:{etl}:gmo:array:x~a:items")
+    run_worker(["etl"], {"a": Calls()}, middleware=[Listener()])
+    outcome = flow.wait(timeout=30)
+    assert "3 of 3 elements failed" in outcome.failed[0].reason
+    assert "DecodeError" in outcome.failed[0].reason
+    ended = {event for event in events if event[0] != "active"}
+    assert ended == {("failed", "x~a", index) for index in range(3)}
+
+
+def test_a_slice_ends_early_with_large_results(flows: FlowProducer, run_worker: RunWorker) -> None:
+    flow = flows.submit(flow_of(ArrayNode("a", over=range(60))), flow_id="x")
+    run_worker(["etl"], {"a": lambda _: "x" * 300_000})
+    outcome = flow.wait(timeout=60)
+    assert outcome.results["a"] == summary(60, 60)
+    assert [len(result) for result in flow.array("a").results(0, 60).values()] == [300_000] * 60
