@@ -33,6 +33,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     around: Annotated[float, typer.Option(help="Mean seconds between two faults of servers.")] = 3.0,
     giant: Annotated[int, typer.Option(help="Nodes of the fan-out of one more flow.")] = 2_000,
     spark: Annotated[int, typer.Option(help="Flows with steps of Spark; 0: no Spark.")] = 4,
+    arrays: Annotated[int, typer.Option(help="Flows with arrays.")] = 8,
     bridged: Annotated[
         float, typer.Option(help="Share of nodes behind the bridge to ChasquiMQ; 0: no bridge.", min=0, max=1)
     ] = 0.1,
@@ -47,7 +48,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     outcomes: list[dict[str, Any]] = []
     size = Size(
         flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around, giant=giant, spark=spark,
-        bridged=bridged,
+        bridged=bridged, arrays=arrays,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:

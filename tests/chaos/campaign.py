@@ -60,7 +60,7 @@ def outcome_of(
         has_ended = has_ended and played.settle(lambda: has_settled(played), size.settle)
         violations = list(played.surprises)
         if (
-            has_ended and not played.world.may_prefetch
+            has_ended and not played.world.plan.may_prefetch
         ):  # a worker that holds a job for later has no place for it now
             violations += _probe(played, size.workers)
         played.entries += played.reader.new()

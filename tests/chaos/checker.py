@@ -12,6 +12,7 @@ from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.testing.chaos import promises
 from glidemq_orchestrate.testing.chaos.book import JobKey
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
+from tests.chaos.array_checks import Arrays
 from tests.chaos.book import RoundBook, generation_of, place_of
 from tests.chaos.bridged_flows import QUEUE as BRIDGED
 from tests.chaos.bridged_runs import BridgedRuns
@@ -64,6 +65,7 @@ class Checker:
         self._written, self._tables = Written(self._book), Tables(self._book)
         keeps_all = keeps_leases and not may_lose
         self._bridged = BridgedRuns(self._book, entries, keeps_all=keeps_all)
+        self._arrays = Arrays(self._book, self._lost, keeps_leases=keeps_leases)
         self._histories = Histories(self._book, entries, keeps_all=keeps_all)
 
     def violations(self) -> Iterator[str]:
@@ -133,8 +135,9 @@ class Checker:
             yield from self._lost("ends of flows", f"ended as {waited}, and is {status.state} now")
         for name, node in found.items():
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
-            if result := results.get(name):
-                yield from self._from_last(place_of(node), result["run"])
+            if run := (results.get(name) or {}).get("run"):
+                yield from self._from_last(place_of(node), run)
+        yield from self._arrays.wrong(flow, planned, found)
         self._histories.note(planned, found.values())
         self._written.note(planned, found.values(), results)
         self._tables.note(planned, found.values(), results)
@@ -146,13 +149,17 @@ class Checker:
         jobs, steps = {name: place_of(node) for name, node in found.items()}, planned.all_steps
         return {
             "struck": {
-                name
-                for name, job in jobs.items()
-                if name in steps and self._book.is_struck(job, steps[name].attempts)
+                name for name, job in jobs.items() if name in steps and self._is_struck(job, steps[name])
             },
             "unfenced": {name: self._book.unfenced.ends(job) for name, job in jobs.items()},
             "by_hand": self._by_hand(planned),
         }
+
+    def _is_struck(self, job: JobKey, step: Step) -> bool:
+        """Whether a job, or any element of it, may have used up its attempts because of killed processes."""
+        indexes = range(step.array.size) if step.array else ()
+        jobs = [job, *((job[0], f"{job[1]}[{index}]") for index in indexes)]
+        return any(self._book.is_struck(one, step.attempts) for one in jobs)
 
     def _by_hand(self, planned: FlowPlan) -> dict[str, bool]:
         """The nodes that were skipped by hand, and whether that is certain."""
@@ -235,7 +242,7 @@ class Checker:
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
         yield from self._accepted(place_of(node), runs=1 + (planned.action in ("rerun", "skip")))
-        if node.state is not JobState.COMPLETED:
+        if node.state is not JobState.COMPLETED or planned.all_steps[node.name].array is not None:
             return
         result = results.get(node.name)
         begin = self._book.begins.get(result["run"]) if result else None
@@ -279,7 +286,10 @@ class Checker:
             is_same = step.name in same and all(name in carried for name in step.after)
             place = (step.queue, f"{old.flow_id}~{step.name}")
             result = results.get(step.name) or {}
-            if self._book.begins.get(result.get("run", ""), {}).get("job") == place[1]:
+            if step.array is not None:
+                if is_same and "run" not in result:  # array_checks.py knows of its elements
+                    carried.add(step.name)
+            elif self._book.begins.get(result.get("run", ""), {}).get("job") == place[1]:
                 carried.add(step.name)
                 if not is_same:
                     yield f"{step.name} shows the result of generation 0, and does not do the same"
@@ -295,7 +305,8 @@ class Checker:
         """The same for the jobs that the flow no longer has, as it was restarted."""
         current = {place_of(node) for node in found.values()}
         for job in self._book.accepted.keys() - current:
-            if generation_of(job[1])[0] == planned.flow_id:
+            is_current = (job[0], job[1].rpartition("[")[0]) in current  # an element of an array
+            if generation_of(job[1])[0] == planned.flow_id and not is_current:
                 yield from (f"{job[1]}: {problem}" for problem in self._accepted(job))
 
     def _given(
@@ -313,7 +324,7 @@ class Checker:
             name: self._book.results_of(place_of(found[name]), (results.get(name) or {}).get("run"))
             for name in begin["inputs"]
         }
-        awaited = self._awaited(planned.all_steps[node.name], found) - set(begin["inputs"])
+        awaited = self._awaited(planned, planned.all_steps[node.name], found) - set(begin["inputs"])
         if planned.action in RETRIED:  # some were retried after this had run
             ended = {name: self._book.ends[results[name]["run"]]["at"] for name in awaited}
             awaited = {name for name in awaited if ended[name] <= begin["at"]}
@@ -323,14 +334,16 @@ class Checker:
         if self._keeps_leases and not self._book.emptied and job not in self._book.unfenced:
             yield from promises.accepted_from_last(self._book, run)
 
-    def _awaited(self, step: Step, found: Mapping[str, NodeStatus]) -> set[str]:
+    def _awaited(self, planned: FlowPlan, step: Step, found: Mapping[str, NodeStatus]) -> set[str]:
         """The dependencies whose results a node must have had."""
         if step.rule in EARLY:
             return set()
         return {
             name
             for name in step.after
-            if found[name].state is JobState.COMPLETED and place_of(found[name]) not in self._book.unfenced
+            if found[name].state is JobState.COMPLETED
+            and planned.all_steps[name].array is None
+            and place_of(found[name]) not in self._book.unfenced
         }
 
     # --- plain jobs ---
@@ -380,7 +393,8 @@ class Checker:
         """Whether the metrics count more ends than there were: an end was accepted twice."""
         counted = sum(point.count for point in queue.metrics(JobState.COMPLETED))
         ended = sum(
-            entry["queue"] == name and entry["error"] in ("", "Skip") for entry in self._book.ends.values()
+            entry["queue"] == name and entry["error"] in ("", "Skip") and entry["job"][-1] != "]"
+            for entry in self._book.ends.values()
         )
         if counted > ended:
             yield f"queue {name} counts {counted} completed jobs, and {ended} runs have ended well"

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from glidemq_orchestrate import Context, Skip, Unrecoverable
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
+from tests.chaos.plan import fate_of
 
 FOLDER: Final = "GLIDEMQ_CHAOS_FOLDER"
 """The environment variable by which a child finds the folder of its round."""
@@ -30,7 +31,7 @@ ALONE_SECONDS: Final = 60.0
 
 def value_of(node: str, inputs: Mapping[str, Any]) -> int:
     """The result of a node: it depends on the results of its dependencies."""
-    values = sorted((name, value["value"]) for name, value in inputs.items() if value)
+    values = sorted((name, value["value"]) for name, value in inputs.items() if value and "value" in value)
     return zlib.crc32(json.dumps([node, values]).encode())
 
 
@@ -85,6 +86,31 @@ def decide(ctx: Given, cures: Path) -> int:
     if data["ends"] == "skip":
         raise Skip("as planned")
     return value_of(str(ctx.node), ctx.inputs)
+
+
+def decide_element(ctx: Context, cures: Path) -> int:
+    """End an element of an array as the data of its job says."""
+    data: Any = ctx.data
+    assert ctx.index is not None
+    fate = fate_of(data, ctx.index)
+    if fate == "once" and ctx.attempt == 1:
+        raise RuntimeError("an attempt that fails")
+    if fate == "fail" or (fate == "cure" and not (cures / data["flow"]).exists()):
+        raise Unrecoverable("fails for good")
+    if fate == "skip":
+        raise Skip("as planned")
+    return value_of_element(str(ctx.node), ctx.index, data["item"])
+
+
+def value_of_element(node: str, index: int, item: Any) -> int:
+    """The result of an element."""
+    return value_of(f"{node}[{index}] of {item}", {})
+
+
+def element(ctx: Context) -> int:
+    """An element of an array."""
+    _spend(ctx)
+    return decide_element(ctx, cures_of(Path(os.environ[FOLDER])))
 
 
 def say(ctx: Context, data: Any) -> None:

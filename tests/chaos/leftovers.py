@@ -10,8 +10,9 @@ from glidemq_orchestrate.chasquimq import chores, handed_over, worker
 from glidemq_orchestrate.wire.lifetimes import life_of
 from tests.chaos.bridged_flows import REMOTE_QUEUE
 
-REST: Final = re.compile(r"gmo:(todo|staging|portable|letters)\Z")
+REST: Final = re.compile(r"gmo:(todo|staging|portable|letters|arrays|list-held|array:.*:slices)\Z")
 """Lists of work to do: empty when there is none."""
+SLICE: Final = re.compile(r"job:.*\{\d+\}\Z")
 
 GROWTH: Final = re.compile(r"gmo:grow:(.*?)(:held|:edges|:meta)?\Z")
 HOME: Final = re.compile(r"glide:gmo:(homes|home:\{.+\})\Z", re.DOTALL)
@@ -81,6 +82,8 @@ def _problems(client: Any, key: str, name: str, due: set[str]) -> Iterator[str]:
         yield f"{key} counts {client.hget(key, 'active')} places"
     elif name.startswith("groupq:") and client.zcard(key):
         yield f"{key} holds {client.zcard(key)} parked jobs"
+    elif SLICE.match(name):
+        yield f"{key} is a slice of an array that nobody runs"
     elif name.startswith("gmo:owned:"):
         yield f"{key} names flows that have ended"
     elif name.startswith("gmo:messages:") and client.ttl(key) == -1:

@@ -35,6 +35,7 @@ WITH_SPARK: Final = replace(SIZE, flows=4, spark=4, spark_pause=4.0, seconds=30,
 CLEAN: Final = replace(SIZE, bridged=0.1, settle=90)
 """Of the round without a defect."""
 WITH_BRIDGE: Final = replace(SIZE, flows=30, bridged=0.5, bridge_pause=0.7, seconds=20, settle=90)
+WITH_ARRAYS: Final = replace(SIZE, flows=5, arrays=12, node_workers=0)
 VARIABLE: Final = "GLIDEMQ_CHAOS_DEFECT"
 """The environment variable that tells the processes with sessions of Spark the name of a defect."""
 
@@ -157,6 +158,15 @@ _ALIVE = "return now - last < threshold\n"
 
 _ACCEPTED = "if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then"
 _IN_TURN = "if tonumber(args[8]) + i - 9 == count + 1 then"
+_TAKEN = "local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)\n  local only"
+_LEASED = (
+    "local held = redis.call('HGET', r.prefix .. 'job:' .. slice_id, 'gmo:elements')\n"
+    "  local elements = L.positions.split(held or '', L.slices.MAX)\n  local only"
+)
+_BACK = "    redis.call('ZADD', a.key .. ':again', text(r.now), L.positions.join(elements))\n"
+_ENDED = "a.completed, a.skipped = a.completed + #w.done,"
+_KEEPS = "if state == 'completed' then\n    L.array_keys.erase(prefix, job_id)"
+_ROOM = "if a.running >= a.max_running then return nil end"
 _FORGOTTEN = "\n  L.rules.forget(ref, dependent)\n  local prefix"
 
 DEFECTS: Final = (
@@ -202,6 +212,15 @@ DEFECTS: Final = (
            patched=((executor, "has_passed", _always),)),
     Defect("a worker keeps the place of a job that failed", "staged",
            patched=((JobRunner, "_free", _keep_place),)),
+    Defect("the outcome of a slice of an array that was taken from its worker is accepted", "staged",
+           ((_TAKEN, _LEASED),), faults="pause_worker", size=replace(WITH_ARRAYS, pause=3, seconds=30)),
+    Defect("the elements of a lost slice of an array are not given back", "staged", ((_BACK, ""),),
+           size=WITH_ARRAYS),
+    Defect("the end of an element of an array counts twice", "staged",
+           ((_ENDED, _ENDED.replace("#w.done", "2 * #w.done")),), size=WITH_ARRAYS),
+    Defect("a retry runs completed elements of an array again", "staged",
+           ((_KEEPS, _KEEPS.replace("state == 'completed'", "true")),), size=WITH_ARRAYS),
+    Defect("more elements of an array run than may", "staged", ((_ROOM, ""),), size=WITH_ARRAYS),
     Defect("the children of a killed worker live on", "staged",
            patched=((Lifeline, "watch", _nothing),)),
     Defect("worker processes do not see the end of their parent", "staged",

@@ -25,6 +25,7 @@ from redis.retry import Retry
 from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate._lua import GLIDEMQ, library
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
+from tests.chaos.handlers import runs_of
 from tests.chaos.in_process import Told, decide
 from tests.chaos.unfenced import RETURNED
 from tests.node import Node, Taken
@@ -250,7 +251,7 @@ class NodeWorker:
     ) -> tuple[str, int | None]:
         """Run the handler; the name of its error and its result."""
         inputs, attempt = self._inputs(node, taken.id), int(taken.fields["attemptsMade"]) + 1
-        given = {name: value["run"] for name, value in inputs.items()}
+        given = runs_of(inputs)
         self._ledger.write(
             "begin", **about, flow=data.get("flow"), node=data.get("node"), attempt=attempt, inputs=given,
             slot=data.get("logicalTime"), activated=int(taken.fields["processedOn"]), was=node.was,
@@ -283,7 +284,9 @@ class NodeWorker:
                 time.sleep(REST_SECONDS)  # else the job would fail
             else:
                 values = [value for text in texts.values() if (value := json.loads(text))]
-                return {value["node"]: value for value in values}
+                return {
+                    value["node"]: value for value in values if "node" in value
+                }  # that of an array has none
 
 
 def node_worker(world: World, ledger: Ledger, number: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Ordering, Owner, Rule
+from glidemq_orchestrate import ArrayNode, Backoff, FlowNode, FlowSpec, JobOptions, Ordering, Owner, Rule
 from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure
 
 KEYS: Final = ("red", "green", "blue")
@@ -42,6 +42,47 @@ def has_history(job: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Elements:
+    """The elements of an array, and how they end.
+
+    Attributes:
+        is_list: Whether they have items of their own; otherwise it is a range.
+        shares: How many of 1,000 end otherwise than at once, by fate: ``once`` fails at its first attempt,
+            ``fail`` always, ``cure`` until the flow is retried, and ``skip`` is skipped.
+    """
+
+    size: int
+    is_list: bool
+    salt: int
+    shares: Mapping[str, int]
+    max_running: int | None = None
+    max_failed: int | None = None
+
+    def __hash__(self) -> int:
+        """As equal ones have."""
+        return hash((self.size, self.is_list, self.salt))
+
+    @property
+    def over(self) -> Sequence[Any]:
+        """The items."""
+        return [f"item {index}" for index in range(self.size)] if self.is_list else range(7, 7 + self.size)
+
+    def fate(self, index: int) -> str:
+        """How an element ends."""
+        return fate_of({"salt": self.salt, "shares": self.shares}, index)
+
+
+def fate_of(data: Mapping[str, Any], index: int) -> str:
+    """How an element ends, by the data of its array."""
+    at = zlib.crc32(f"{data['salt']} {index}".encode()) % 1_000
+    for fate, share in data["shares"].items():
+        if at < share:
+            return str(fate)
+        at -= share
+    return "complete"
+
+
+@dataclass(frozen=True)
 class Step:
     """A node, and how its handler behaves.
 
@@ -54,6 +95,7 @@ class Step:
         grows: Steps that its handler adds to the flow.
         says: How many messages each attempt writes.
         edition: How often it was changed.
+        array: Its elements, if it is an array.
     """
 
     name: str
@@ -71,6 +113,7 @@ class Step:
     grows: tuple[Step, ...] = ()
     says: int = 0
     edition: int = 0
+    array: Elements | None = None
 
     @property
     def attempts(self) -> int:
@@ -79,6 +122,12 @@ class Step:
 
     def node(self, flow_id: str) -> FlowNode:
         """The node as it is submitted."""
+        if self.array is not None:
+            return ArrayNode(
+                self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=self.after,
+                over=self.array.over, max_running=self.array.max_running, max_failed=self.array.max_failed,
+                attempts=self.attempts, backoff=Backoff("fixed", timedelta(milliseconds=50)),
+            )  # fmt: skip
         return FlowNode(
             self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=self.after,
             rule=self.rule, on_failure=self.on_failure,
@@ -98,7 +147,7 @@ class Step:
 
     def _shape(self) -> tuple[object, ...]:
         after = sorted((str(name), getattr(name, "on_failure", None) or "") for name in self.after)
-        return self.queue, self.handler, self._data(""), after, self.rule
+        return self.queue, self.handler, self._data(""), after, self.rule, self.array and self.array.over
 
     def _payload(self, flow_id: str) -> dict[str, Any]:
         """The data of the job: those of Spark name what runs, and take the rest as an argument."""
@@ -115,9 +164,10 @@ class Step:
         return data
 
     def _data(self, flow_id: str) -> dict[str, Any]:
+        of_elements = {"salt": self.array.salt, "shares": dict(self.array.shares)} if self.array else {}
         return {
             "flow": flow_id, "node": self.name, "ends": self.ends, "fails": self.fails, "ms": self.ms,
-            "edition": self.edition, "says": self.says,
+            "edition": self.edition, "says": self.says, **of_elements,
         }  # fmt: skip
 
 
@@ -218,6 +268,11 @@ class Plan:
     def __post_init__(self) -> None:
         """Index the flows."""
         self.by_id.update({flow.flow_id: flow for flow in self.flows})
+
+    @property
+    def may_prefetch(self) -> bool:
+        """Whether workers hold more jobs than they run: in half of the rounds."""
+        return self.seed % 2 == 0
 
     @property
     def all_queues(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 from glidemq_orchestrate.worker.services.service import Service
 from glidemq_orchestrate.worker.services.worker_process import Limits
 from glidemq_orchestrate.worker.services.worker_processes import WorkerProcesses
+from tests.chaos.array_flows import array_flows
 from tests.chaos.bridged_flows import REMOTE_QUEUE, over_the_bridge
 from tests.chaos.bridged_steps import Bridge, RemoteRecorder, RemoteSteps
 from tests.chaos.forgotten import Forgotten
@@ -100,6 +101,7 @@ class World:
         giant: Nodes of one fan-out that is much wider than the others; 0: there is none.
         spark: Flows with steps of Spark.
         bridged: The share of the nodes of random flows that run behind the bridge to ChasquiMQ.
+        arrays: Flows with arrays.
     """
 
     url: str
@@ -117,13 +119,18 @@ class World:
     giant: int = 0
     spark: int = 0
     bridged: float = 0.0
+    arrays: int = 0
 
     @cached_property
     def plan(self) -> Plan:
         """What they do."""
+        more = (
+            *spark_flows(self.seed, self.spark, self.queues),
+            *array_flows(self.seed, self.arrays, self.queues),
+        )
         made = plan(
             self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow, longs=self.longs,
-            giant=self.giant, more=spark_flows(self.seed, self.spark, self.queues),
+            giant=self.giant, more=more,
         )  # fmt: skip
         return over_the_bridge(made, self.bridged, may_grow=self.may_grow)
 
@@ -136,11 +143,6 @@ class World:
     def cures(self) -> Path:
         """A folder with a file for each flow that was retried."""
         return cures_of(self.folder)
-
-    @property
-    def may_prefetch(self) -> bool:
-        """Whether workers hold more jobs than they run: in half of the rounds."""
-        return self.seed % 2 == 0
 
     def url_for(self, number: int) -> str:
         """The way to the server for the process of this number."""
@@ -162,7 +164,7 @@ def worker(world: World, ledger: Ledger, number: int, run: Callable[[Any], None]
     os.environ[FOLDER] = str(world.folder)
     vars(sys.modules["__main__"]).update(__spec__=None, __file__=None)  # else its children would load all
     handlers = Steps(world.plan, world.cures).registry()
-    prefetch = None if world.may_prefetch else 0
+    prefetch = None if world.plan.may_prefetch else 0
     more: dict[str, Any] = {"concurrency": CONCURRENCY, "prefetch": prefetch}
     _serve(world, ledger, number, world.plan.queues, handlers, run=run, **more)
 

@@ -125,7 +125,7 @@ class Round:
         self.world = World(
             self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
             size.widest, self.ground.is_one_slot, defect=defect,
-            longs=size.longs, giant=size.giant, spark=size.spark, bridged=size.bridged,
+            longs=size.longs, giant=size.giant, spark=size.spark, bridged=size.bridged, arrays=size.arrays,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), LedgerReader(self.world.ledger)

@@ -28,6 +28,7 @@ class Size:
         bridges: Processes that are such a bridge.
         chasqui_workers: Processes that run what these hand over.
         bridge_pause: Mean seconds between two faults of either.
+        arrays: Flows with arrays.
         longs: The share of jobs without a flow that run for longer than a lease.
         settle: After so many seconds without faults everything must have ended.
     """
@@ -50,5 +51,6 @@ class Size:
     bridges: int = 2
     chasqui_workers: int = 2
     bridge_pause: float = 1.5
+    arrays: int = 4
     longs: float = 0.02
     settle: float = 300.0
