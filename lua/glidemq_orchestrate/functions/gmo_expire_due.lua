@@ -11,7 +11,7 @@ local function expire_due(keys, args)
   local now, home = tonumber(args[1]), L.hashes.prefix(keys[1], 'gmo:due')
   L.priorities.survey(home)
   local done = L.due_work.slice(home, now, DEADLINES)
-  return { done, L.due_work.next(home) }
+  return { done, L.due_work.next(home, now) }
 end
 
 redis.register_function { function_name = 'gmo_expire_due', callback = expire_due, flags = { 'allow-oom' } }

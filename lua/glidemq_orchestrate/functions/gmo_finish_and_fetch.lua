@@ -145,7 +145,7 @@ local function finish_and_fetch(keys, args)
   if is_full then
     return { verdicts, distinct(x.flows), x.jobs, '', '', -1, held, x.troubles, x.schedules }
   end
-  local due = L.due_work.next(x.prefix)
+  local due = L.due_work.next(x.prefix, now)
   if until_ms >= 0 and (due < 0 or until_ms < due) then
     due = until_ms
   end

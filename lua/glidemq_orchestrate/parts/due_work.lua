@@ -86,11 +86,14 @@ function L.due_work.slice(prefix, now, deadlines)
   return done, flows
 end
 
--- When something is due next: ms since the epoch (0 = at once), or -1.
-function L.due_work.next(prefix)
+-- When something is due next: ms since the epoch (0 = at once), or -1. A slice of an array that can be leased already is
+-- not due: who cannot lease it, as the queue is paused or the worker knows no arrays, must not ask again at once.
+function L.due_work.next(prefix, now)
   local due = L.scheduled.next_due(prefix .. 'scheduled', prefix .. 'ratelimited', prefix)
   for _, name in ipairs({ 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting', 'gmo:arrays' }) do
-    local first = tonumber(redis.call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2])
+    local after = name == 'gmo:arrays' and '(' .. L.numbers.text(now) or '-inf'
+    local first = redis.call('ZRANGEBYSCORE', prefix .. name, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    first = first and tonumber(first)
     if first and first < L.arrays.NEVER and (due < 0 or first < due) then
       due = math.max(math.floor(first), 0)
     end

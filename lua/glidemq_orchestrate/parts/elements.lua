@@ -62,7 +62,7 @@ local function accept_lines(x, a, slice_id, lines)
   local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
   local w, verdicts, count = { done = {}, results = {}, skipped = {}, failed = {}, well = {} }, {}, 0
   local has_failures = false
-  for line in lines:gmatch('[^\n]+') do
+  for line in L.positions.lines(lines) do
     if count == #elements then break end
     count = count + 1
     verdicts[count] = note(x, a, w, elements[count], line)

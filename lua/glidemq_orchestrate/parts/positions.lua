@@ -1,4 +1,4 @@
--- positions: the positions of elements of an array as a text like "0-63" or "3,7-9".
+-- positions: the positions of elements of an array as a text like "0-63" or "3,7-9", and a line for each element.
 L.positions = {}
 local text = L.numbers.text
 
@@ -27,4 +27,18 @@ function L.positions.join(elements)
     end
   end
   return table.concat(parts, ',')
+end
+
+-- Iterates over the lines of a text that may be large.
+function L.positions.lines(all)
+  local at = 1
+  return function()
+    if at > #all then
+      return nil
+    end
+    local stop = all:find('\n', at, true) or #all + 1
+    local line = all:sub(at, stop - 1)
+    at = stop + 1
+    return line
+  end
 end

@@ -63,7 +63,7 @@ local function items_of(a, elements)
     if math.floor(element / a.per) ~= number then
       number, chunk = math.floor(element / a.per), {}
       local packed = redis.call('HGET', a.key .. ':items', text(number)) or MISSING
-      for line in (packed .. '\n'):gmatch('(.-)\n') do chunk[#chunk + 1] = line end
+      for line in L.positions.lines(packed) do chunk[#chunk + 1] = line end
     end
     lines[i] = chunk[element % a.per + 1] or MISSING
   end
@@ -130,9 +130,10 @@ local function add_row(x, slice, v, given)
 end
 
 -- Leases slices of open arrays until `count` jobs have started, or as many elements as one call may lease. Returns false
--- if there were not that many.
+-- if there were no more.
 function L.slices.fetch(x, count)
-  for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', x.prefix .. 'gmo:arrays', '-inf', x.now, 'LIMIT', 0, ARRAYS)) do
+  local ready = redis.call('ZRANGEBYSCORE', x.prefix .. 'gmo:arrays', '-inf', x.now, 'LIMIT', 0, ARRAYS)
+  for _, job_id in ipairs(ready) do
     local a, v = L.arrays.read(x.prefix, job_id), L.fetch.read(x.prefix .. 'job:' .. job_id)
     local size, before, given = tonumber(x.sizes[v[1]] or x.sizes['']) or 1, #x.jobs, L.inputs.read(x.prefix, job_id)
     while #x.jobs < count and (x.leased or 0) < BUDGET do
@@ -144,7 +145,7 @@ function L.slices.fetch(x, count)
     L.arrays.place(a, x.now, #x.jobs > before)
     if #x.jobs >= count or (x.leased or 0) >= BUDGET then break end
   end
-  return #x.jobs >= count
+  return #x.jobs >= count or (x.leased or 0) >= BUDGET or #ready == ARRAYS
 end
 
 -- Adds the row of a leased slice again: its reply was lost.

@@ -219,6 +219,21 @@ def test_a_slice_has_few_large_items(bench: Bench) -> None:
     assert elements(found) == [[at] for at in range(9)]
 
 
+def test_who_cannot_lease_a_slice_is_not_told_to_ask_again_at_once(array: Bench) -> None:
+    assert array.exchange(wanted=1).due_ms == -1, "a worker that knows no arrays"
+    array.client.hset("glide:{etl}:meta", mapping={"paused": "1"})
+    assert array.exchange(wanted=1, sizes="{}").due_ms == -1
+
+
+def test_a_worker_asks_again_if_one_call_cannot_look_at_all_arrays(bench: Bench) -> None:
+    bench.submit(*(ArrayNode(f"a{at}", queue="etl", over=range(2), max_running=1) for at in range(10)))
+    first = bench.exchange(wanted=20, sizes="{}")
+    assert (len(first.fetched), first.positions) == (8, None)
+    then = bench.exchange(wanted=20, sizes="{}")
+    assert len(then.fetched) == 2
+    assert then.positions is not None
+
+
 def test_items_of_a_node_that_another_client_has_carried_over_are_not_needed(bench: Bench) -> None:
     keys = ["glide:{etl}:job:g~a", "glide:{etl}:gmo:flow:g"]
     with pytest.raises(FlowIncomplete):
