@@ -3,6 +3,15 @@ L.elements = {}
 local COST, RUN = 10, 32
 local int, text = L.numbers.int, L.numbers.text
 
+-- How many attempts of each element of a slice have failed, by position.
+local function read_attempts(a, elements)
+  local words, counts = {}, {}
+  for i, element in ipairs(elements) do words[i] = text(element) end
+  local found = redis.call('HMGET', a.key .. ':attempts', unpack(words))
+  for i, element in ipairs(elements) do counts[element] = int(found[i], 0) end
+  return counts
+end
+
 -- Adds the outcome of an element to the writes in w; returns its verdict.
 local function note(x, a, w, position, line)
   local kind, rest, element = line:sub(1, 1), line:sub(2), text(position)
@@ -15,13 +24,15 @@ local function note(x, a, w, position, line)
     w.skipped[#w.skipped + 1], w.well[#w.well + 1] = element, element
     return 'ok'
   elseif kind == 'l' then
-    redis.call('ZADD', a.key .. ':again', text(int(rest, x.now)), element)
+    w.again[#w.again + 1], w.again[#w.again + 2] = text(int(rest, x.now)), element
     return 'ok'
   end
   local allowed, backoff, reason = rest:match('^(%d+) (%d+) (.*)$')
-  local made = redis.call('HINCRBY', a.key .. ':attempts', element, 1)
+  w.counts = w.counts or read_attempts(a, w.elements)
+  local made = w.counts[position] + 1
+  w.tried[#w.tried + 1], w.tried[#w.tried + 2] = element, text(made)
   if made < (tonumber(allowed) or 0) then
-    redis.call('ZADD', a.key .. ':again', text(x.now + tonumber(backoff)), element)
+    w.again[#w.again + 1], w.again[#w.again + 2] = text(x.now + tonumber(backoff)), element
     return 'retrying'
   end
   w.failed[#w.failed + 1], w.failed[#w.failed + 2] = element, reason or rest
@@ -47,6 +58,8 @@ local function write(a, w)
   if #w.done > 0 then write_bits(a.key .. ':done', w.done) end
   if #w.results > 0 then redis.call('HSET', a.key .. ':results', unpack(w.results)) end
   if #w.skipped > 0 then redis.call('SADD', a.key .. ':skipped', unpack(w.skipped)) end
+  if #w.tried > 0 then redis.call('HSET', a.key .. ':attempts', unpack(w.tried)) end
+  if #w.again > 0 then redis.call('ZADD', a.key .. ':again', unpack(w.again)) end
   if #w.failed > 0 then redis.call('HSET', a.key .. ':failed:' .. a.run, unpack(w.failed)) end
   a.completed, a.skipped = a.completed + #w.done, a.skipped + #w.skipped
   a.failed = a.failed + #w.failed / 2
@@ -60,7 +73,8 @@ end
 -- Accepts the outcome of a slice: of each element for which it has a line; the others are given back.
 local function accept_lines(x, a, slice_id, lines)
   local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
-  local w, verdicts, count = { done = {}, results = {}, skipped = {}, failed = {}, well = {} }, {}, 0
+  local w, verdicts, count = { elements = elements, done = {}, results = {}, skipped = {}, failed = {}, well = {}, tried = {},
+    again = {} }, {}, 0
   local has_failures = false
   for line in L.positions.lines(lines) do
     if count == #elements then break end
@@ -72,6 +86,7 @@ local function accept_lines(x, a, slice_id, lines)
   if count < #elements then
     redis.call('ZADD', a.key .. ':again', text(x.now), L.positions.join({ unpack(elements, count + 1) }))
   end
+  x.spent = x.spent + math.floor(count / 2)
   return has_failures and table.concat(verdicts, '\n') or 'ok'
 end
 

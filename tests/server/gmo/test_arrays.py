@@ -213,6 +213,14 @@ def test_one_call_leases_a_limited_number_of_elements(bench: Bench) -> None:
     assert len(lease(bench, 1, wanted=100)) == 48
 
 
+def test_one_call_accepts_a_limited_number_of_elements(bench: Bench) -> None:
+    bench.submit(an_array(100_000))
+    outcomes = [Outcome(one, Kind.ELEMENTS, "\n".join(["d"] * 100)) for one in lease(bench, 100, wanted=100)]
+    assert bench.exchange(*outcomes).verdicts == ["ok"] * 4 + ["again"] * 5
+    assert bench.exchange(*outcomes[4:]).verdicts == ["ok"] * 4 + ["again"]
+    assert counts(bench)["completed"] == 800
+
+
 def test_a_slice_has_few_large_items(bench: Bench) -> None:
     bench.submit(ArrayNode("a", queue="etl", job="work", over=["x" * 60_000] * 100))
     found = lease(bench, 100, wanted=100)
