@@ -10,6 +10,7 @@ from glidemq_orchestrate.clients.twins import with_operations
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock, ServerClock
+from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.server.calls import learn_time, learn_time_well
 from glidemq_orchestrate.server.libraries import ensure_libraries, repeat_lost
@@ -67,6 +68,9 @@ class Connections(Generic[D]):
 class _Facade(Generic[D]):
     """A client whose driver belongs to the process that created it."""
 
+    _is_patient = True
+    """Whether a call waits until a slot has moved. A service goes on with its other queues instead."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make the methods name an argument of the wrong type when a call fails because of it."""
         super().__init_subclass__(**kwargs)
@@ -99,6 +103,11 @@ class _Facade(Generic[D]):
     def _guarded(self, op: Op[T]) -> Op[T]:
         """The operation as run: with confirmed writes, if required."""
         return standing(op) if self._confirmation else op
+
+    @property
+    def _moving_seconds(self) -> float:
+        """For how many seconds a driver repeats calls for a moving slot."""
+        return seconds(self._settings.socket_timeout) if self._is_patient else 0.0
 
     def _own(self) -> D | None:
         """The driver of this process, if any."""
@@ -144,7 +153,7 @@ class SyncFacade(_Facade["SyncDriver"]):
             with importing():
                 from glidemq_orchestrate.io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
-            driver = SyncDriver(self._settings, repeat_lost)
+            driver = SyncDriver(self._settings, repeat_lost, self._moving_seconds)
             try:
                 driver.run_on_each(lambda _: self._checks())
                 driver.run(learn_time_well(self._clock))
@@ -204,7 +213,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             with importing():
                 from glidemq_orchestrate.io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
-            driver = AsyncDriver(self._settings, repeat_lost)
+            driver = AsyncDriver(self._settings, repeat_lost, self._moving_seconds)
             try:
                 await driver.run_on_each(lambda _: self._checks())
                 await driver.run(learn_time_well(self._clock))

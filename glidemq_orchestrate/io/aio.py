@@ -15,7 +15,6 @@ from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import Link, Pool, abort, async_pool, opened_async
 from glidemq_orchestrate.io.delivery import (
-    PAUSES,
     Delivered,
     Recover,
     is_timeout,
@@ -23,6 +22,7 @@ from glidemq_orchestrate.io.delivery import (
     pieces,
     put_back,
     sort_out,
+    tries,
 )
 from glidemq_orchestrate.io.topology import (
     DOUBT_SECONDS,
@@ -75,10 +75,13 @@ class AsyncDriver:
     Args:
         settings: The servers.
         recover: What ``run`` does after calls that found no library; see ``Recover``.
+        patience: For how many seconds calls for a moving slot are repeated; see ``delivery``.
     """
 
-    def __init__(self, settings: ConnectionSettings, recover: Recover | None = None) -> None:
-        self._settings, self._recover = settings, recover
+    def __init__(
+        self, settings: ConnectionSettings, recover: Recover | None = None, patience: float = 0.0
+    ) -> None:
+        self._settings, self._recover, self._patience = settings, recover, patience
         self._reply_seconds = seconds(settings.socket_timeout)
         self._open_seconds = seconds(settings.connect_timeout) + self._reply_seconds
         self._topology = topology_of(settings)
@@ -132,8 +135,8 @@ class AsyncDriver:
     async def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
         """The replies to the calls; calls that are safe to repeat are sent again after some errors."""
         closings, delivered = self._closings, await self._once(calls, topology)
-        for pause in PAUSES:
-            again = delivered.again(calls, is_known=self._has_replied)
+        for pause, is_late in tries(self._patience):
+            again = delivered.again(calls, is_known=self._has_replied, is_late=is_late)
             if not again or closings != self._closings:
                 break
             await asyncio.sleep(pause)

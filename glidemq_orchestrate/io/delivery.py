@@ -7,14 +7,18 @@ When a connection breaks, a call that was refused or not sent has changed nothin
 an unknown outcome is repeated if it is safe to repeat (``Call.repeatable``), so one dropped connection goes
 unnoticed. A call that timed out is not repeated: the server is slow, and the caller has already waited. A
 server that never replied is not tried again: its address may be wrong.
+
+While a slot of a cluster moves key by key, functions are refused (``slots.undivided``). That may take longer
+than a broken connection, so these calls are repeated for as long as the driver is patient.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, repeat
+from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -164,9 +168,22 @@ def outcome(reply: Any) -> Any:
 
 PAUSES: Final = (0.05, 0.2, 0.5)
 # With each of these errors the server has executed nothing.
-_PASSING: Final = frozenset(
-    {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "NOREPLICAS"}
-)
+_MOVING: Final = frozenset({"TRYAGAIN"})
+_PASSING: Final = _MOVING | {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED", "NOREPLICAS"}
+
+
+def tries(patience: float) -> Iterator[tuple[float, bool]]:
+    """The pause before each repeat, and whether only calls for a moving slot are still repeated then.
+
+    Args:
+        patience: For how many seconds calls for a moving slot are repeated.
+    """
+    until = monotonic() + patience
+    yield from ((pause, False) for pause in PAUSES)
+    for pause in repeat(PAUSES[-1]):
+        if monotonic() + pause > until:
+            return
+        yield pause, True
 
 
 @dataclass(slots=True)
@@ -176,8 +193,16 @@ class Delivered:
     replies: list[Any]
     error: GlideMQError | None = None
 
-    def again(self, calls: Sequence[Call[Any]], *, is_known: bool) -> list[int]:
-        """The numbers of the calls to send again. ``is_known``: the server has replied before."""
+    def again(self, calls: Sequence[Call[Any]], *, is_known: bool, is_late: bool = False) -> list[int]:
+        """The numbers of the calls to send again.
+
+        Args:
+            calls: The calls.
+            is_known: The server has replied before.
+            is_late: Only calls for a moving slot are still sent again.
+        """
+        if is_late:
+            return [number for number, reply in enumerate(self.replies) if is_moving(reply)]
         if self.error is not None:
             is_all = all(_may_repeat(call, self.error) for call in calls)
             return list(range(len(calls))) if is_all and _passes(self.error, is_known=is_known) else []
@@ -207,6 +232,11 @@ class Delivered:
 def _may_repeat(call: Call[Any], error: GlideMQError) -> bool:
     """Whether a call may be repeated; some of several primaries may have executed it."""
     return call.repeatable or not (isinstance(error, OutcomeUnknown) or is_for_all(call.words))
+
+
+def is_moving(reply: object) -> bool:
+    """Whether a call was refused because its slot is moving."""
+    return isinstance(reply, ServerBusy) and reply.code in _MOVING
 
 
 def is_timeout(error: OutcomeUnknown) -> bool:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar
 
 from redis.crc import key_slot
 
 from glidemq_orchestrate.settings import Endpoint
-from glidemq_orchestrate.wire.call import Word
+from glidemq_orchestrate.wire.call import Call, Word
+
+T = TypeVar("T")
 
 # Where a call goes: to the owner of a slot, to any primary, to every primary, or to one after the other.
 Destination = int | Literal["any", "all", "scan"]
@@ -22,6 +24,8 @@ SLOTS: Final = 16384
 _SECOND: Final = frozenset({"XINFO", "XGROUP", "OBJECT"})
 _STREAMS: Final = frozenset({"XREAD", "XREADGROUP"})
 _ANY: Final = frozenset({"ACL", "CLUSTER", "COMMAND", "CONFIG", "ECHO", "INFO", "PING", "TIME"})
+_FUNCTIONS: Final = frozenset({"FCALL", "FCALL_RO"})
+ABSENT: Final = ":gmo:absent"
 _TAG: Final = re.compile(r"(?:[^{\\]|\\.)*\{((?:[^}\\*?\[]|\\.)+)\}")
 
 
@@ -51,11 +55,26 @@ def is_for_all(words: Sequence[Word]) -> bool:
 def first_key(words: Sequence[Word]) -> Word:
     """The first key of a call that has one."""
     name = str(words[0]).upper()
-    if name in {"FCALL", "FCALL_RO", "EVAL"}:
+    if name in {"FCALL", "FCALL_RO", "EVAL", "EVALSHA"}:
         return words[3]
     if name in _STREAMS:
         return words[[str(word).upper() for word in words].index("STREAMS") + 1]
     return words[2] if name in _SECOND else words[1]
+
+
+def undivided(call: Call[T]) -> Call[T]:
+    """The call of a function with one more declared key, which never exists. Other calls are unchanged.
+
+    While a slot moves key by key, some of its keys are at one server, and some at another. A function would
+    find one part only: it would end halfway, or write a second copy of what the other server has. Servers
+    look at declared keys alone, and functions use more. If several keys are declared, both servers refuse a
+    call (TRYAGAIN) unless all of them are there. With this key, none begins until the slot has moved.
+    """
+    name, *words = call.words
+    if name not in _FUNCTIONS or not (count := int(words[1])):
+        return call
+    keys, args = words[2 : 2 + count], words[2 + count :]
+    return replace(call, words=(name, words[0], count + 1, *keys, f"{keys[0]}{ABSENT}", *args))
 
 
 def _slot(key: Word) -> int:

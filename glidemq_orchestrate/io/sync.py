@@ -18,7 +18,6 @@ from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import Link, Pool, opened, sync_pool
 from glidemq_orchestrate.io.delivery import (
-    PAUSES,
     Delivered,
     Recover,
     is_timeout,
@@ -26,6 +25,7 @@ from glidemq_orchestrate.io.delivery import (
     pieces,
     put_back,
     sort_out,
+    tries,
 )
 from glidemq_orchestrate.io.topology import (
     DOUBT_SECONDS,
@@ -51,10 +51,13 @@ class SyncDriver:
     Args:
         settings: The servers.
         recover: What ``run`` does after calls that found no library; see ``Recover``.
+        patience: For how many seconds calls for a moving slot are repeated; see ``delivery``.
     """
 
-    def __init__(self, settings: ConnectionSettings, recover: Recover | None = None) -> None:
-        self._settings, self._recover = settings, recover
+    def __init__(
+        self, settings: ConnectionSettings, recover: Recover | None = None, patience: float = 0.0
+    ) -> None:
+        self._settings, self._recover, self._patience = settings, recover, patience
         self._reply_seconds = seconds(settings.socket_timeout)
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Endpoint, bool], Pool[AbstractConnection]] = {}
@@ -108,8 +111,8 @@ class SyncDriver:
     def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
         """The replies to the calls; calls that are safe to repeat are sent again after some errors."""
         closings, delivered = self._closings, self._once(calls, topology)
-        for pause in PAUSES:
-            again = delivered.again(calls, is_known=self._has_replied)
+        for pause, is_late in tries(self._patience):
+            again = delivered.again(calls, is_known=self._has_replied, is_late=is_late)
             if not again or closings != self._closings:
                 break
             time.sleep(pause)

@@ -27,10 +27,11 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     TransportError,
 )
-from glidemq_orchestrate.io.slots import SLOTS, SlotMap, target
+from glidemq_orchestrate.io.slots import SLOTS, SlotMap, target, undivided
 from glidemq_orchestrate.io.translate import Redirected
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.replies import error_from
 
 Received: TypeAlias = "Replies | GlideMQError"
 DOUBT_SECONDS: Final = 2.0
@@ -239,7 +240,7 @@ class Cluster:
             for i, reply in zip(moved, (yield from self._send(again)), strict=True):
                 is_moving = isinstance(reply, Redirected)
                 replies[i] = (
-                    _busy("TRYAGAIN the cluster is moving the slot of the key") if is_moving else reply
+                    error_from("TRYAGAIN the cluster is moving the slot of the key") if is_moving else reply
                 )
         for part, reply in zip(parts, replies, strict=True):
             if is_stale(reply) and part.place is not None:
@@ -261,7 +262,7 @@ class Cluster:
         for place, numbers_there in numbers.items():
             pairs = [(ASKING, parts[n].call) if parts[n].ask else (parts[n].call,) for n in numbers_there]
             parcels.append(Parcel(place, tuple(call for pair in pairs for call in pair)))
-        replies: Replies = [_busy("CLUSTERDOWN no primary serves the slot of the key")] * len(parts)
+        replies: Replies = [error_from("CLUSTERDOWN no primary serves the slot of the key")] * len(parts)
         all_received = (yield parcels) if parcels else []
         for parcel, numbers_there, received in zip(parcels, numbers.values(), all_received, strict=True):
             each: Replies
@@ -283,7 +284,7 @@ class Cluster:
         if where == "all":
             return Order([CallPart(place, call) for place in slots.primaries], partial(_strictest, call))
         place = slots.primaries[0] if where == "any" else slots.owner(where)
-        return Order([CallPart(place, call)], lambda replies: replies[0])
+        return Order([CallPart(place, undivided(call))], lambda replies: replies[0])
 
     def _look_up(self) -> Generator[list[Parcel], list[Received], SlotMap]:
         """Ask each known server in turn for the map of slots."""
@@ -303,7 +304,7 @@ class Cluster:
             if slots.covered:
                 self._map, self._known = slots, slots.primaries
                 return slots
-            failed = failed or _busy(f"CLUSTERDOWN none of the {SLOTS} slots is served")
+            failed = failed or error_from(f"CLUSTERDOWN none of the {SLOTS} slots is served")
         self._known = ()
         raise _nothing_sent(failed)
 
@@ -328,13 +329,6 @@ class Order:
 def is_stale(reply: object) -> bool:
     """Whether a refusal means that the server may no longer be the primary."""
     return isinstance(reply, ServerBusy | NotConfirmed) and reply.code in _STALE
-
-
-def _busy(text: str) -> ServerBusy:
-    """An error as if a server had refused the call."""
-    error = ServerBusy(text)
-    error.code = text.partition(" ")[0]
-    return error
 
 
 def _redirected(part: CallPart, moved: Redirected) -> CallPart:

@@ -75,6 +75,7 @@ _DENIED: Final = ("ACL failure in script", "The user executing the script can't"
 _REMEDIES: Final = {
     "NOREPLICAS": "start the missing replicas, or lower min-replicas-to-write",
     "OOM": "raise maxmemory, or remove ended jobs (glidemq queue clean QUEUE)",
+    "TRYAGAIN": "repeat the call when the slot has moved; valkey-cli --cluster fix ends an interrupted move",
     "READONLY": "use the address of the primary; valkey+sentinel:// and valkey+cluster:// find it",
 }
 

@@ -310,6 +310,8 @@ class Renews(Protocol):
 class _RenewalClient(SyncFacade):
     """The connection, opened on first use."""
 
+    _is_patient = False
+
     def renew(self, queue: str, group: str, worker: str) -> int:
         """Renew all leases of a worker in a queue; returns how many."""
         return self._run(renew_all(QueueKeys(self._prefix, queue), group, worker, self._clock))

@@ -41,6 +41,7 @@ REVIEWED: Final = {
     f"{CORE}/chasquimq/scripts.py: EVAL": "sends fixed scripts; what users give is an argument",
     f"{CORE}/chasquimq/scripts.py: EVALSHA": "the same",
     f"{CORE}/io/slots.py: EVAL": "finds the key of such a call",
+    f"{CORE}/io/slots.py: EVALSHA": "the same",
     f"{CORE}/foundation/importing.py: import importlib": "resolves the names in the tables of packages",
     f"{CORE}/foundation/importing.py: .import_module": "the same",
     f"{CORE}/flows/forms/file.py: import importlib": "reads the schema that is shipped",

@@ -53,6 +53,8 @@ class Service(AsyncFacade, ABC):
         clock: For tests.
     """
 
+    _is_patient = False
+
     def __init__(self, url: Address, *, name: str, prefix: str, clock: Clock | None) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self.id = name

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.crc import key_slot
-from redis.exceptions import MovedError
 
 from glidemq_orchestrate import (
     ConnectionSettings,
@@ -37,7 +35,6 @@ from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowFailed,
     LibraryVersionMismatch,
-    ServerBusy,
     TransportError,
 )
 from glidemq_orchestrate.jobs.option_values import JobRef
@@ -46,7 +43,7 @@ from tests.builders import slot_node
 from tests.chaos.versions import NEWER, OLDER, of_version
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
-from tests.server.connections.topologies import Primaries, running_primaries
+from tests.server.connections.topologies import Move, Primaries, running_primaries
 
 QUEUES = ("b", "c", "q")  # one for each primary
 LONG = timedelta(seconds=30)
@@ -281,91 +278,6 @@ def test_a_cancel_reaches_other_slots(url: str, run_worker: RunWorker) -> None:
         assert started.wait(20)
         flow.cancel("enough")
         assert flow.wait(timeout=LONG).status.state is FlowState.CANCELLED
-
-
-def _serves(server: Any, queue: str) -> bool:
-    try:
-        return bool(server.client.exists(f"{{{queue}}}") == 0)
-    except MovedError:
-        return False
-
-
-class Move:
-    """Takes the slot of a queue from its primary to the next one, step by step."""
-
-    def __init__(self, primaries: Primaries, queue: str) -> None:
-        self.queue, self.slot = queue, key_slot(queue.encode())
-        self.source = primaries.owner(queue)
-        self.target = next(server for server in primaries.servers if server is not self.source)
-        self.all = primaries.servers
-        self.ids = {server.port: server.client.execute_command("CLUSTER MYID") for server in self.all}
-
-    def begin(self) -> None:
-        name = "CLUSTER SETSLOT"
-        self.target.client.execute_command(name, self.slot, "IMPORTING", self.ids[self.source.port])
-        self.source.client.execute_command(name, self.slot, "MIGRATING", self.ids[self.target.port])
-
-    def carry(self, most: int) -> bool:
-        keys = self.source.client.execute_command("CLUSTER GETKEYSINSLOT", self.slot, most)
-        if keys:
-            words = ("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
-            self.source.client.execute_command(*words)
-        return bool(keys)
-
-    def at_once(self) -> None:
-        """By the atomic migration of Valkey 9: no call sees half of the keys."""
-        words = ("SLOTSRANGE", self.slot, self.slot, "NODE", self.ids[self.target.port])
-        self.source.client.execute_command("CLUSTER MIGRATESLOTS", *words)
-        while not _serves(self.target, self.queue):
-            threading.Event().wait(0.02)
-
-    def back(self) -> None:
-        self.source, self.target = self.target, self.source
-        self.begin()
-        self.carry(1000)
-        self.end()
-
-    def end(self) -> None:
-        for server in (self.target, self.source, *self.all):
-            server.client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self.ids[self.target.port])
-
-
-def test_a_worker_outlives_the_move_of_the_slot_of_its_queue(
-    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
-) -> None:
-    run_worker(
-        ["q"],
-        {"work": lambda ctx: threading.Event().wait(0.01)},
-        url=url,
-        concurrency=2,
-        lease=SECOND,
-    )
-    with Queue("q", url) as queue:
-        queue.add_many([NewJob("work", n) for n in range(100)])
-        there = Move(primaries, "q")
-        there.at_once()
-        eventually(lambda: queue.counts()[JobState.COMPLETED] > 20, timeout=20)
-        there.source, there.target = there.target, there.source
-        there.at_once()
-        eventually(lambda: queue.counts()[JobState.COMPLETED] == 100, timeout=30)
-
-
-def test_a_slot_that_moves_is_followed(primaries: Primaries, url: str) -> None:
-    with Queue("q", url) as queue:
-        before = {queue.add("work", n) for n in range(5)}
-        there = Move(primaries, "q")
-        there.begin()
-        there.carry(2)
-        for job_id in before:  # read from where each is, before the move has ended
-            assert queue.get_job(job_id).state is JobState.WAITING
-        with pytest.raises(ServerBusy):  # the keys of one call are on both sides
-            queue.add("work")
-        there.carry(100)
-        there.end()
-        assert queue.add("work", 6) == "6"
-        assert queue.counts()[JobState.WAITING] == 6
-        there.back()
-        assert queue.add("work", 7) == "7"
 
 
 def test_a_worker_survives_the_death_and_the_restart_of_a_primary(

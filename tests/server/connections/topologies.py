@@ -57,6 +57,16 @@ class Server:
         assert self.process is not None
         end(self.process)
 
+    def keys_in(self, queue: str) -> dict[str, bytes]:
+        """The keys that the server has of a queue, with their contents; also while their slot is moving."""
+        names = self.client.execute_command("CLUSTER GETKEYSINSLOT", key_slot(queue.encode()), 100_000)
+        with redis.Redis(port=self.port, single_connection_client=True) as client:
+            found = {}
+            for name in names:
+                client.execute_command("ASKING")
+                found[name] = client.dump(name)
+            return found
+
     def close(self) -> None:
         self.kill()
         self.client.close()
@@ -145,18 +155,43 @@ class Primaries:
     @contextmanager
     def replica_of(self, primary: Server, directory: Path) -> Iterator[Server]:
         """A fourth node that takes over when a primary dies."""
-        replica = Server(directory / "replica", *_cluster_options())
-        try:
-            bus = primary.client.config_get("cluster-port")["cluster-port"]
-            replica.client.execute_command("CLUSTER MEET", "127.0.0.1", primary.port, bus)
+        with self._joined(primary, directory / "replica") as replica:
             identity = primary.client.execute_command("CLUSTER MYID")
             while not _replicates(replica.client, identity):
                 time.sleep(0.1)
             while replica.client.role()[3] != "connected":
                 time.sleep(0.02)
             yield replica
+
+    @contextmanager
+    def empty_primary(self, directory: Path) -> Iterator[Server]:
+        """A fourth node that has no slots yet, and no libraries; all of its slots must have left it again."""
+        stays = ("--cluster-allow-replica-migration", "no")  # it follows nobody when its last slot leaves
+        with self._joined(self.servers[0], directory / "empty", *stays) as added:
+            identity = added.client.execute_command("CLUSTER MYID")
+            while not all(_knows(server.client, identity) for server in self.servers):
+                time.sleep(0.05)
+            while added.client.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                time.sleep(0.05)
+            yield added
+            for server in self.servers:
+                server.client.execute_command("CLUSTER FORGET", identity)
+
+    @contextmanager
+    def _joined(self, member: Server, directory: Path, *options: str) -> Iterator[Server]:
+        """A node that is being introduced to the others."""
+        added = Server(directory, *_cluster_options(), *options)
+        try:
+            bus = member.client.config_get("cluster-port")["cluster-port"]
+            added.client.execute_command("CLUSTER MEET", "127.0.0.1", member.port, bus)
+            yield added
         finally:
-            replica.close()
+            added.close()
+
+
+def _knows(client: Any, identity: str) -> bool:
+    nodes = client.execute_command("CLUSTER NODES").values()
+    return any(node["node_id"] == identity and node["connected"] for node in nodes)
 
 
 def _replicates(client: Any, primary: str) -> bool:
@@ -200,3 +235,55 @@ def cut_off(replica: Server, primary: Server) -> Iterator[None]:
         # Else it would find in the buffers of its socket what was sent while it was stopped.
         primary.client.client_kill_filter(_type="replica")
         yield
+
+
+def _serves(server: Server, queue: str) -> bool:
+    try:
+        return bool(server.client.exists(f"{{{queue}}}") == 0)
+    except redis.exceptions.MovedError:
+        return False
+
+
+class Move:
+    """Takes the slot of a queue from its primary to the next one, step by step."""
+
+    def __init__(self, primaries: Primaries, queue: str, target: Server | None = None) -> None:
+        self.queue, self.slot = queue, key_slot(queue.encode())
+        self.source = primaries.owner(queue)
+        others = (server for server in primaries.servers if server is not self.source)
+        self.target = target or next(others)
+        self.all = [*primaries.servers, self.target]
+        self.ids = {server.port: server.client.execute_command("CLUSTER MYID") for server in self.all}
+
+    def begin(self) -> None:
+        name = "CLUSTER SETSLOT"
+        self.target.client.execute_command(name, self.slot, "IMPORTING", self.ids[self.source.port])
+        self.source.client.execute_command(name, self.slot, "MIGRATING", self.ids[self.target.port])
+
+    def carry(self, most: int) -> bool:
+        keys = self.source.client.execute_command("CLUSTER GETKEYSINSLOT", self.slot, most)
+        if keys:
+            words = ("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
+            self.source.client.execute_command(*words)
+        return bool(keys)
+
+    def at_once(self) -> None:
+        """By the atomic migration of Valkey 9: no call sees half of the keys."""
+        words = ("SLOTSRANGE", self.slot, self.slot, "NODE", self.ids[self.target.port])
+        self.source.client.execute_command("CLUSTER MIGRATESLOTS", *words)
+        while not _serves(self.target, self.queue):
+            time.sleep(0.02)
+
+    def turn(self) -> None:
+        """The next steps lead back."""
+        self.source, self.target = self.target, self.source
+
+    def back(self) -> None:
+        self.turn()
+        self.begin()
+        self.carry(1000)
+        self.end()
+
+    def end(self) -> None:
+        for server in (self.target, self.source, *self.all):
+            server.client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self.ids[self.target.port])

@@ -9,7 +9,7 @@ from redis.exceptions import BusyLoadingError
 
 from glidemq_orchestrate.errors import ConnectionFailed, OutcomeUnknown, ServerBusy
 from glidemq_orchestrate.io.connect import Link, Pool
-from glidemq_orchestrate.io.delivery import Delivered
+from glidemq_orchestrate.io.delivery import PAUSES, Delivered, tries
 from glidemq_orchestrate.io.topology import is_stale
 from glidemq_orchestrate.io.translate import loading
 from glidemq_orchestrate.wire.call import Call, command, function
@@ -58,6 +58,29 @@ def test_other_refusals_are_the_callers(subtests: pytest.Subtests) -> None:
             refusal = error_from(text)
             assert not is_stale(refusal)
             assert Delivered([refusal]).again([WRITE], is_known=True) == []
+
+
+def test_later_only_calls_for_a_moving_slot_are_repeated() -> None:
+    moving, down, unknown = error_from("TRYAGAIN x"), error_from("CLUSTERDOWN x"), OutcomeUnknown("cut")
+    delivered = Delivered([moving, down, unknown, "fine"])
+    calls = [READ] * 4
+    assert delivered.again(calls, is_known=True) == [0, 1, 2]
+    assert delivered.again(calls, is_known=True, is_late=True) == [0]
+    assert Delivered([], unknown).again(calls, is_known=True, is_late=True) == []
+
+
+def test_they_are_repeated_as_long_as_the_driver_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("glidemq_orchestrate.io.delivery.monotonic", lambda: now)
+    short = [(pause, False) for pause in PAUSES]
+    assert list(tries(0)) == short
+    long = tries(3.0)
+    found = []
+    for pause, is_late in long:
+        found.append((pause, is_late))
+        now += pause
+    assert found == [*short, *[(0.5, True)] * 4]
+    assert sum(pause for pause, _ in found) <= 3.0
 
 
 def test_calls_behind_one_that_found_the_server_loading_may_be_done() -> None:

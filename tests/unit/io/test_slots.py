@@ -9,14 +9,14 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, OutcomeUnknown, ServerBusy
-from glidemq_orchestrate.io.slots import SlotMap, target
+from glidemq_orchestrate.io.slots import SlotMap, target, undivided
 from glidemq_orchestrate.io.topology import Cluster, Parcel, Sentinel, Topology
 from glidemq_orchestrate.io.translate import Redirected
 from glidemq_orchestrate.jobs.pages import scan_keys, scan_page
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
-from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.call import Call, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.replies import error_from
+from glidemq_orchestrate.wire.replies import anything, error_from
 
 
 def slot(key: str) -> int:
@@ -27,6 +27,7 @@ KEYS_AND_PLACES: list[tuple[tuple[Any, ...], Any]] = [
     (("HGET", "glide:{a}:job:1", "state"), slot("a")),
     (("FCALL", "gmo_x", 2, "glide:{a}:x", "glide:{b}:y", 1), slot("a")),
     (("FCALL", "glidemq_version", 0), "all"),
+    (("EVALSHA", "0123456789abcdef", 1, "{a}:x", 1), slot("a")),
     (("XREAD", "COUNT", 100, "BLOCK", 10, "STREAMS", "glide:{a}:s", "glide:{a}:e", "0", "0"), slot("a")),
     (("XREADGROUP", "GROUP", "STREAM", "c", "STREAMS", "glide:{a}:s", ">"), slot("a")),
     (("XINFO", "STREAM", "glide:{a}:s"), slot("a")),
@@ -46,6 +47,16 @@ def test_a_key_decides_where_a_call_goes(subtests: pytest.Subtests) -> None:
     for words, where in KEYS_AND_PLACES:
         with subtests.test(words=words):
             assert target(words) == where
+
+
+def test_every_function_has_a_key_that_never_exists() -> None:
+    call: Call[Any] = function("gmo_x", ["glide:{a}:x", "glide:{a}:y"], ["z", 1], anything, repeatable=True)
+    sent = undivided(call)
+    key = "glide:{a}:x:gmo:absent"
+    assert sent.words == ("FCALL", "gmo_x", 3, "glide:{a}:x", "glide:{a}:y", key, "z", 1)
+    assert sent.repeatable
+    for other in (function("gmo_version", (), (), anything), command("GET", "x", decode=anything)):
+        assert undivided(other) is other
 
 
 A, B, C = (Endpoint(name, 1) for name in "abc")

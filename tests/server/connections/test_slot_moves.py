@@ -1,0 +1,231 @@
+"""Slots that move while they are used: at once (Valkey 9), or key by key. What runs goes on afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import Client, ConnectionSettings, FlowNode, FlowSpec, JobState, NewJob, Queue
+from glidemq_orchestrate.clients.facade import SyncFacade
+from glidemq_orchestrate.clients.servers import Libraries
+from glidemq_orchestrate.errors import ConfigurationError, ServerBusy
+from glidemq_orchestrate.io import delivery
+from glidemq_orchestrate.server.findings import cluster_rule, rule
+from tests.builders import slot_node
+from tests.conftest import Eventually, RunWorker
+from tests.server.conftest import Clients
+from tests.server.connections.topologies import Move, Primaries, running_primaries
+
+SECOND = timedelta(seconds=1)
+QUEUES = ("b", "c", "q")  # one for each primary
+
+
+@pytest.fixture(scope="module")
+def primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Primaries]:
+    with running_primaries(tmp_path_factory.mktemp("primaries")) as running:
+        yield running
+
+
+@pytest.fixture
+def url(primaries: Primaries) -> str:
+    for server in primaries.servers:
+        server.client.flushall()
+    return primaries.url
+
+
+def _stored(primaries: Primaries) -> list[dict[str, bytes]]:
+    """What each server has of the queue."""
+    return [server.keys_in("q") for server in primaries.servers]
+
+
+def _changes(client: Client) -> dict[str, Callable[[], Any]]:
+    """Calls of many kinds, for a flow in one slot (``s``) and one in several (``p``)."""
+    queue, staged, portable = client.queue("q"), client.flows.get("s"), client.flows.get("p")
+    flow = FlowSpec("n", [FlowNode("x", queue="q"), FlowNode("y", queue="q", after=["x"])])
+    across = FlowSpec("n", [slot_node("x", queue="q"), slot_node("y", "x")])
+    return {
+        "add": partial(queue.add, "work"),
+        "add many": partial(queue.add_many, [NewJob("work"), NewJob("work")]),
+        "promote": partial(queue.promote, "later"),
+        "pause": queue.pause,
+        "submit": partial(client.flows.submit, flow, flow_id="s2"),
+        "submit across slots": partial(client.flows.submit, across, flow_id="p2"),
+        "extend": partial(staged.extend, [FlowNode("more", queue="q")]),
+        "cancel": partial(staged.cancel, "enough"),
+        "cancel a node": partial(staged.cancel_node, "a", "enough"),
+        "cancel a node across slots": partial(portable.cancel_node, "a", "enough"),
+    }
+
+
+def test_a_slot_that_moves_key_by_key_is_never_half_written(
+    primaries: Primaries, url: str, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    monkeypatch.setattr(delivery, "PAUSES", (0.01,))
+    monkeypatch.setattr(SyncFacade, "_is_patient", False)
+    move = Move(primaries, "q")
+    with Client(url) as client:
+        client.queue("q").add("work", job_id="later", delay=100)
+        within = [slot_node("a", queue="q"), slot_node("b", "a", queue="q")]
+        client.flows.submit(FlowSpec("n", within), flow_id="s")
+        client.flows.submit(FlowSpec("n", [slot_node("a", queue="q"), slot_node("b", "a")]), flow_id="p")
+        changes = _changes(client)
+        move.begin()
+        for part in (0, 2, 5, 1000):
+            move.carry(part)
+            for what, change in changes.items():
+                with subtests.test(what=what, part=part):
+                    before = _stored(primaries)
+                    with pytest.raises(ServerBusy, match="TRYAGAIN"):
+                        change()
+                    if "across" not in what:  # else it has written some keys by plain commands, and goes on
+                        assert _stored(primaries) == before
+        move.end()
+        for what, change in changes.items():
+            with subtests.test(what=what, part="after"):
+                change()
+        move.back()
+
+
+def test_keys_of_a_slot_are_read_where_they_are_while_it_moves(primaries: Primaries, url: str) -> None:
+    with Queue("q", url) as queue:
+        before = {queue.add("work", n) for n in range(5)}
+        move = Move(primaries, "q")
+        move.begin()
+        move.carry(2)
+        assert {queue.get_job(job_id).state for job_id in before} == {JobState.WAITING}
+        move.carry(1000)
+        move.end()
+        assert queue.add("work", 6) == "6"
+        assert queue.counts()[JobState.WAITING] == 6
+        move.back()
+        assert queue.add("work", 7) == "7"
+
+
+def test_a_call_waits_until_its_slot_has_moved(primaries: Primaries, twins: Clients) -> None:
+    queue, move = twins.queue("q"), Move(primaries, "q")
+    twins.do(queue.add("work"))
+    move.begin()
+    with ThreadPoolExecutor(1) as pool:
+        begun = time.monotonic()
+        ending = pool.submit(_end_after, move, 1.5)
+        assert twins.do(queue.add("work")) == "2"
+        assert 1.4 < time.monotonic() - begun < 5
+        ending.result()
+    move.back()
+
+
+def _end_after(move: Move, seconds: float) -> None:
+    time.sleep(seconds)
+    move.carry(1000)
+    move.end()
+
+
+def test_a_move_that_does_not_end_is_reported_within_the_time_limit(primaries: Primaries, url: str) -> None:
+    move = Move(primaries, "q")
+    with Queue("q", ConnectionSettings(url, socket_timeout=2)) as queue:
+        queue.add("work")
+        move.begin()
+        begun = time.monotonic()
+        with pytest.raises(ServerBusy, match="TRYAGAIN"):
+            queue.add("work")
+        assert 1.4 < time.monotonic() - begun < 5
+        move.carry(1000)
+        move.end()
+    move.back()
+
+
+def _rest(ctx: Any) -> None:
+    threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize("how", ["at once", "key by key"])
+def test_a_worker_outlives_the_move_of_the_slot_of_its_queue(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually, how: str
+) -> None:
+    run_worker(["q"], {"work": _rest}, url=url, concurrency=2, lease=SECOND)
+    with Queue("q", url) as queue:
+        queue.add_many([NewJob("work", n) for n in range(100)])
+        move = Move(primaries, "q")
+        _move(move, how)
+        eventually(lambda: queue.counts()[JobState.COMPLETED] > 20, timeout=20)
+        move.turn()
+        _move(move, how)
+        eventually(lambda: queue.counts()[JobState.COMPLETED] == 100, timeout=30)
+
+
+def _move(move: Move, how: str) -> None:
+    if how == "at once":
+        move.at_once()
+        return
+    move.begin()
+    while move.carry(20):
+        time.sleep(0.1)
+    move.end()
+
+
+def test_a_moving_slot_stops_no_other_queue_of_its_worker(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    run_worker(QUEUES, {"work": _rest}, url=url, concurrency=2, lease=SECOND)
+    with Client(url) as client:
+        moving, *others = (client.queue(name) for name in QUEUES[::-1])
+        for queue in (moving, *others):
+            queue.add_many([NewJob("work", n) for n in range(50)])
+        move = Move(primaries, "q")
+        move.begin()
+        eventually(lambda: all(one.counts()[JobState.COMPLETED] == 50 for one in others), timeout=10)
+        time.sleep(2)  # longer than a lease
+        for queue in others:
+            assert queue.add_and_wait("work", timeout=SECOND * 5) is None
+        move.carry(1000)
+        move.end()
+        eventually(lambda: moving.counts()[JobState.COMPLETED] == 50, timeout=10)
+        move.back()
+
+
+@pytest.mark.parametrize("how", ["at once", "key by key"])
+def test_a_new_primary_gets_the_libraries_with_the_first_call_there(
+    primaries: Primaries, twins: Clients, run_worker: RunWorker, tmp_path: Path, how: str
+) -> None:
+    run_worker(["q"], {"work": _rest}, url=twins.url)
+    queue = twins.queue("q")
+    assert twins.do(queue.add_and_wait("work", timeout=SECOND * 10)) is None
+    with primaries.empty_primary(tmp_path) as empty:
+        move = Move(primaries, "q", target=empty)
+        _move(move, how)
+        assert twins.do(queue.add_and_wait("work", timeout=SECOND * 10)) is None
+        assert len(empty.client.function_list()) == 2
+        move.turn()
+        _move(move, how)
+        assert twins.do(queue.add_and_wait("work", timeout=SECOND * 10)) is None
+
+
+def test_who_may_not_load_libraries_is_told_who_must_and_works_once_they_are_loaded(
+    primaries: Primaries, url: str, run_worker: RunWorker, tmp_path: Path
+) -> None:
+    words = f"{rule()} {cluster_rule()}".split()
+    with primaries.empty_primary(tmp_path) as empty:
+        for server in (*primaries.servers, empty):
+            server.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *words)
+        settings = ConnectionSettings(url, user="worker", password="secret")
+        with Queue("q", url) as queue:
+            queue.add("work")
+        run_worker(["q"], {"work": _rest}, url=settings)
+        with Queue("q", settings) as queue:
+            assert queue.add_and_wait("work", timeout=SECOND * 10) is None
+            move = Move(primaries, "q", target=empty)
+            move.at_once()
+            with pytest.raises(ConfigurationError, match="glidemq library load"):
+                queue.add("work")
+            Libraries(url).load()
+            assert queue.add_and_wait("work", timeout=SECOND * 10) is None
+            move.turn()
+            move.at_once()
