@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.server import doctor, libraries
+from glidemq_orchestrate.server.calls import Primary
 from glidemq_orchestrate.server.doctor import Finding, Verdict
 from glidemq_orchestrate.server.libraries import LibraryStatus
 from glidemq_orchestrate.settings import Address, ConnectionSettings, Endpoint
@@ -27,6 +28,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.io.aio import AsyncDriver
+    from glidemq_orchestrate.io.sync import SyncDriver
 
 
 __all__ = ["Finding", "Libraries", "LibraryStatus", "Verdict", "examine", "source"]
@@ -65,13 +67,28 @@ class Libraries(SyncFacade):
         settings = self._settings
         driver = SyncDriver(settings)
         try:
-            if settings.kind == "single" and (primaries := driver.run(libraries.primaries())):
+            primaries = self._known_primaries(driver)
+            if settings.kind == "single" and primaries:
                 driver.close()
-                settings = settings.as_cluster(Endpoint(*primaries[0]))
+                settings = settings.as_cluster(Endpoint(*primaries[0][:2]))
                 driver = SyncDriver(settings)
-            return {settings.node(place): result for place, result in driver.run_on_each(lambda _: op())}
+            empty = [Endpoint(host, port) for host, port, serves in primaries if not serves]
+            found = driver.run_on_each(lambda _: op(), empty)
+            return {settings.node(place): result for place, result in found}
         finally:
             driver.close()
+
+    def _known_primaries(self, driver: SyncDriver) -> Sequence[Primary]:
+        """The primaries of the cluster, also those without slots; none if this is not a cluster.
+
+        With the URL of a cluster, a user without the permission for CLUSTER NODES gets those with slots.
+        """
+        try:
+            return [] if self._settings.kind == "sentinel" else driver.run(libraries.primaries())
+        except ConfigurationError as exc:
+            if self._settings.kind == "cluster" and exc.code == "NOPERM":
+                return []
+            raise
 
 
 def source(name: str) -> str:

@@ -68,10 +68,12 @@ class SyncDriver:
         """Run an operation to its end; returns its value or raises its error."""
         return self._run(op, self._topology, self._recover)
 
-    def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
-        """Run an operation on every primary, one after the other."""
-        lookup = self._topology.primaries()
-        return [(place, self._run(make(place), Single(place))) for place in self._drive(lookup)]
+    def run_on_each(
+        self, make: Callable[[Endpoint], Op[T]], also: Sequence[Endpoint] = ()
+    ) -> list[tuple[Endpoint, T]]:
+        """Run an operation on every primary with data, one after the other; then on other servers."""
+        places = (*self._drive(self._topology.primaries()), *also)
+        return [(place, self._run(make(place), Single(place))) for place in places]
 
     def close(self) -> None:
         """Close every connection; a later use opens new ones."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import GlideMQError, ServerTooOld, TransportError
 from glidemq_orchestrate.foundation.clock import SYNC_EVERY_MS, Clock, ServerClock
@@ -87,16 +87,25 @@ def library_code(name: str) -> Call[str | None]:
     return command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE", decode=decode)
 
 
-def cluster_primaries() -> Call[list[tuple[str, int]]]:
-    """Host and port of each primary that serves slots; an error outside a cluster."""
+class Primary(NamedTuple):
+    """A primary of a cluster. ``serves``: it has slots."""
 
-    def decode(reply: Any) -> list[tuple[str, int]]:
-        nodes = [line.split() for line in replies.text(reply).splitlines()]
-        serving = [
-            node[1] for node in nodes if len(node) > 8 and "master" in node[2] and "fail" not in node[2]
-        ]
-        places = [place.split("@")[0].rsplit(":", 1) for place in serving]
-        return [(host, int(port)) for host, port in places]
+    host: str
+    port: int
+    serves: bool
+
+
+def cluster_primaries() -> Call[list[Primary]]:
+    """The reachable primaries, those that serve slots first; an error outside a cluster."""
+
+    def decode(reply: Any) -> list[Primary]:
+        found = []
+        for node in map(str.split, replies.text(reply).splitlines()):
+            flags = node[2]
+            if "master" in flags and not any(flag in flags for flag in ("fail", "handshake", "noaddr")):
+                host, port = node[1].split("@")[0].rsplit(":", 1)
+                found.append(Primary(host, int(port), serves=len(node) > 8))
+        return sorted(found, key=lambda one: not one.serves)
 
     return command("CLUSTER", "NODES", decode=decode)
 

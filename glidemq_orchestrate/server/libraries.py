@@ -18,6 +18,7 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
 )
 from glidemq_orchestrate.server.calls import (
+    Primary,
     cluster_primaries,
     library_code,
     load_library,
@@ -214,8 +215,8 @@ def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
     return after
 
 
-def primaries() -> Op[list[tuple[str, int]]]:
-    """Host and port of each primary of the cluster; empty if the server is not in a cluster.
+def primaries() -> Op[list[Primary]]:
+    """The primaries of the cluster; empty if the server is not in a cluster.
 
     Raises:
         ConfigurationError: It is in a cluster, and the user may not list its nodes.

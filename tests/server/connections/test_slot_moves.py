@@ -229,3 +229,18 @@ def test_who_may_not_load_libraries_is_told_who_must_and_works_once_they_are_loa
             assert queue.add_and_wait("work", timeout=SECOND * 10) is None
             move.turn()
             move.at_once()
+
+
+def test_libraries_are_loaded_on_a_primary_before_it_gets_slots(
+    primaries: Primaries, url: str, tmp_path: Path
+) -> None:
+    with primaries.empty_primary(tmp_path) as empty:
+        for start in (
+            url,
+            f"valkey://127.0.0.1:{primaries.servers[0].port}",
+            f"valkey://127.0.0.1:{empty.port}",
+        ):
+            empty.client.function_flush()
+            assert len(Libraries(start).load()) == 4
+            assert len(empty.client.function_list()) == 2
+            assert len(Libraries(start).status()) == 4
