@@ -108,7 +108,7 @@ class ChasquiMessenger(Messenger):
         """The reporter of a run's context: output, usage and messages have no place in ChasquiMQ."""
         return MessengerReporter(self, attempt)
 
-    def send(self, kind: str, attempt: Attempt, text: str) -> None:
+    def send(self, kind: str, attempt: Attempt, text: str, *, is_awaited: bool = False) -> None:  # noqa: ARG002
         """Log a line of a handler; its progress only at DEBUG."""
         level = logging.INFO if kind == "log" else logging.DEBUG
         logger.log(level, "%s: %s: %s", job_name(attempt), kind, text, extra=about(f"job_{kind}", attempt))

@@ -27,7 +27,7 @@ from glidemq_orchestrate.foundation.texts import short_reason
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED, Attempt, has_passed
 from glidemq_orchestrate.jobs.option_values import MAX_DELAY_MS, delay_ms
 from glidemq_orchestrate.wire.call import Run
-from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts, portable, refuse_unreadable
 from glidemq_orchestrate.worker.handlers.context import NO_FLOW
@@ -400,7 +400,8 @@ class Executor:
             outcome = outcome_of_value(attempt, result, self.jitter.random())
             if not attempt.options.must_pass or outcome.kind is not Kind.DONE or has_passed(result):
                 return outcome
-            self.contexts.messenger.of(attempt).progress(result)
+            text = encode(result, where=f"progress of job {attempt.name}")
+            self.contexts.messenger.send("progress", attempt, text, is_awaited=True)
         except BaseException as exc:  # noqa: BLE001  a result whose own code raises during encoding
             return self.outcome_of_error(attempt, exc)
         return refuse(attempt, NOT_PASSED)

@@ -15,7 +15,13 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from glidemq_orchestrate.attempts.exchange import check_owner
-from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ServerBusy, TransportError
+from glidemq_orchestrate.errors import (
+    ConnectionFailed,
+    GlideMQError,
+    LeaseLost,
+    ServerBusy,
+    TransportError,
+)
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs import usage
@@ -27,7 +33,7 @@ from glidemq_orchestrate.wire.codec import JsonLike, encode, sendable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.context import Reporter
 from glidemq_orchestrate.worker.handlers.log import about, job_name
-from glidemq_orchestrate.worker.tasks import KeyedTasks
+from glidemq_orchestrate.worker.tasks import KeyedTasks, reconnect_delays
 from glidemq_orchestrate.worker.written_messages import WrittenMessages, attempt_key
 
 T = TypeVar("T")
@@ -41,12 +47,16 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 class Report(NamedTuple):
-    """One message, sent by a call or an operation. A newer one of the same kind, if any, replaces it."""
+    """One message, sent by a call or an operation. A newer one of the same kind, if any, replaces it.
+
+    ``is_awaited``: the attempt does not end before it is sent.
+    """
 
     call: Call[Any] | None = None
     op: Op[Any] | None = None
     kind: str = ""
     may_be_dropped: bool = True
+    is_awaited: bool = False
 
 
 class Outbox:
@@ -56,7 +66,7 @@ class Outbox:
         self._unsent: deque[Report] = deque()
         self._room = threading.Condition()
         self.dropped = 0
-        self.is_closed = False
+        self.is_closed = self.is_awaited = False
 
     def add(self, message: Report, *, may_wait: bool) -> bool:
         """Add a message. Returns whether a sender must be started: the outbox was empty.
@@ -65,6 +75,7 @@ class Outbox:
             ServerBusy: There is no room for a message that must not be dropped.
         """
         with self._room:
+            self.is_awaited = self.is_awaited or message.is_awaited
             if message.kind and self._unsent and self._unsent[-1].kind == message.kind:
                 self._unsent[-1] = message
                 return False
@@ -81,17 +92,25 @@ class Outbox:
             self._unsent.append(message)
             return len(self._unsent) == 1
 
-    def next(self) -> Op[Any] | None:
-        """The next operation, or all leading plain calls as one; None when the outbox is empty."""
+    def next(self) -> list[Report]:
+        """Take out all leading messages with plain calls, or one with an operation; empty at the end."""
         with self._room:
-            if not self._unsent:
-                return None
-            calls: list[Call[Any]] = []
-            while self._unsent and len(calls) < MAX_TOGETHER and (call := self._unsent[0].call) is not None:
-                calls.append(call)
-                self._unsent.popleft()
+            found: list[Report] = []
+            while self._unsent and len(found) < MAX_TOGETHER and self._unsent[0].call is not None:
+                found.append(self._unsent.popleft())
+            if self._unsent and not found:
+                found.append(self._unsent.popleft())
             self._room.notify_all()
-            return ask_each(calls) if calls else self._unsent.popleft().op
+            return found
+
+    def put_back(self, unsent: Sequence[Report]) -> None:
+        """Put messages that have not arrived before all others, unless a newer one replaces them."""
+        with self._room:
+            if self.is_closed:
+                self.dropped += len(unsent)
+            for message in reversed(unsent if not self.is_closed else ()):
+                if not (message.kind and self._unsent and self._unsent[0].kind == message.kind):
+                    self._unsent.appendleft(message)
 
     def close(self) -> int:
         """Accept no further message; returns how many were dropped."""
@@ -120,8 +139,11 @@ class Messenger:
         """The reporter of an attempt's context."""
         return AttemptReporter(self, attempt)
 
-    def send(self, kind: str, attempt: Attempt, text: str) -> None:
-        """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
+    def send(self, kind: str, attempt: Attempt, text: str, *, is_awaited: bool = False) -> None:
+        """Send ``progress`` (JSON) or a ``log`` line, from any thread.
+
+        ``is_awaited``: the attempt does not end before the progress is sent.
+        """
         queue = self.queues[attempt.queue]
         if kind == "log":
             line = text if attempt.element is None else f"[{attempt.element}] {text}"
@@ -129,7 +151,7 @@ class Messenger:
             self.post(attempt, Report(append_log(queue, proof, sendable(line), attempt.node_job_id)))
         else:
             call = attempt_calls.progress(attempt, queue, text, self.clock.now_ms())
-            self.post(attempt, Report(call, kind="progress"))
+            self.post(attempt, Report(call, kind="progress", is_awaited=is_awaited))
 
     def post(self, attempt: Attempt, message: Report) -> None:
         """Put a message into the outbox of its attempt, from any thread.
@@ -176,11 +198,16 @@ class Messenger:
         """Whether messages of the attempt may still be on their way."""
         return bool(self._outboxes) and attempt_key(attempt) in self._outboxes
 
-    async def flush(self, attempt: Attempt) -> None:
-        """Close the attempt once all its messages are on the server, or after some seconds."""
+    async def flush(self, attempt: Attempt, *, may_wait: bool = True) -> None:
+        """Close the attempt once all its messages are on the server, or after some seconds.
+
+        ``may_wait``: messages that are awaited have as long as they need.
+        """
         await asyncio.sleep(0)  # for messages that other threads have just sent
         if sender := self._senders.get(attempt_key(attempt)):
-            await asyncio.wait({sender}, timeout=FLUSH_SECONDS)
+            outbox = self._outboxes.get(attempt_key(attempt))
+            is_awaited = may_wait and outbox is not None and outbox.is_awaited
+            await asyncio.wait({sender}, timeout=None if is_awaited else FLUSH_SECONDS)
         self.close(attempt)
 
     def close(self, attempt: Attempt) -> None:
@@ -195,16 +222,39 @@ class Messenger:
             logger.warning(text, job_name(attempt), dropped, extra=about("words_dropped", attempt))
 
     async def _send(self, outbox: Outbox) -> None:
-        """Send the messages of an outbox until it is empty."""
-        while (op := outbox.next()) is not None:
-            try:
-                await self.run(op)
-            except TransportError:
-                pass  # these messages only inform readers
-            except GlideMQError as exc:
-                logger.warning("messages of a job refused: %s", exc, extra={"action": "messages_refused"})
-            except Exception:
-                logger.exception("messages of a job not sent", extra={"action": "messages_refused"})
+        """Send the messages of an outbox until it is empty or closed."""
+        pauses = reconnect_delays()
+        while batch := outbox.next():
+            if refused := await self._refused(batch):
+                outbox.put_back(refused)
+                await asyncio.sleep(next(pauses))
+            else:
+                pauses = reconnect_delays()
+
+    async def _refused(self, batch: Sequence[Report]) -> list[Report]:
+        """Send messages together; returns those to send again, since they have certainly not arrived.
+
+        Others may be lost, as they only inform readers. Those that are awaited may arrive twice instead.
+        """
+        calls = [message.call for message in batch if message.call is not None]
+        try:
+            outcomes = await self.run(ask_each(calls) if calls else batch[0].op or ask_each(()))
+        except TransportError as exc:
+            outcomes = [exc] * len(calls)
+        except GlideMQError as exc:
+            logger.warning("messages of a job refused: %s", exc, extra={"action": "messages_refused"})
+            return []
+        except Exception:
+            logger.exception("messages of a job not sent", extra={"action": "messages_refused"})
+            return []
+        if not calls:
+            return []
+        return [
+            message
+            for message, outcome in zip(batch, outcomes, strict=True)
+            if isinstance(outcome, ServerBusy | ConnectionFailed)
+            or (message.is_awaited and isinstance(outcome, TransportError))
+        ]
 
 
 class MessengerReporter(Reporter):

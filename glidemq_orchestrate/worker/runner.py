@@ -374,7 +374,7 @@ class JobRunner:
                 execution.task.end()
         await self.drain(seconds)
         held = list(self._slots.held.values())
-        await asyncio.gather(*map(self._messenger.flush, held))
+        await asyncio.gather(*(self._messenger.flush(attempt, may_wait=False) for attempt in held))
 
     # --- messages and events ---
 

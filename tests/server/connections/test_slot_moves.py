@@ -191,6 +191,31 @@ def test_a_moving_slot_stops_no_other_queue_of_its_worker(
         move.back()
 
 
+def test_what_a_handler_reports_arrives_when_the_slot_has_moved(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def check(ctx: Any) -> dict[str, bool]:
+        begun.set()
+        may_end.wait(20)
+        ctx.log("a line")
+        return {"passed": False}
+
+    run_worker(["q"], {"check": check}, url=url)
+    with Queue("q", url) as queue:
+        job_id = queue.add("check", must_pass=True)
+        assert begun.wait(10)
+        move = Move(primaries, "q")
+        move.begin()
+        may_end.set()
+        _end_after(move, 1.5)  # longer than a worker repeats a call
+        eventually(lambda: queue.get_job(job_id).state is JobState.FAILED, timeout=10)
+        assert queue.get_job(job_id).progress == {"passed": False}
+        assert queue.logs(job_id).lines == ["a line"]
+        move.back()
+
+
 @pytest.mark.parametrize("how", ["at once", "key by key"])
 def test_a_new_primary_gets_the_libraries_with_the_first_call_there(
     primaries: Primaries, twins: Clients, run_worker: RunWorker, tmp_path: Path, how: str
