@@ -30,6 +30,7 @@ from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.wire.call import Op, ask, ask_each, isolated, report
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.replies import is_moving
 
 CHECK_MS: Final = 5_000
 GRACE_MS: Final = 500
@@ -219,7 +220,8 @@ def help_along(area: Area) -> Op[None]:
     try:
         yield from unconfirmed(supervise(area))
     except TransportError as exc:
-        pause = REFUSED_MS if isinstance(exc, ServerBusy) else area.every_ms  # a replica, for example
+        is_lasting = isinstance(exc, ServerBusy) and not is_moving(exc)  # a replica, for example
+        pause = REFUSED_MS if is_lasting else area.every_ms
         area.check_ms = area.clock.monotonic_ms() + pause
         area.led.clear()
     except Exception as exc:  # noqa: BLE001  work for other queues must not fail the wait

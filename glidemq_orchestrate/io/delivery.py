@@ -33,6 +33,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.io.slots import is_for_all
 from glidemq_orchestrate.wire.call import Call, Op, Word
+from glidemq_orchestrate.wire.replies import MOVING, is_moving
 
 Recover: TypeAlias = Callable[[Sequence[Call[Any]], list[Any]], Op[list[Any]]]
 """Takes calls and their replies, of which some report a missing library; returns the replies to use."""
@@ -168,8 +169,9 @@ def outcome(reply: Any) -> Any:
 
 PAUSES: Final = (0.05, 0.2, 0.5)
 # With each of these errors the server has executed nothing.
-_MOVING: Final = frozenset({"TRYAGAIN"})
-_PASSING: Final = _MOVING | {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED", "NOREPLICAS"}
+_PASSING: Final = frozenset(
+    {MOVING, "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED", "NOREPLICAS"}
+)
 
 
 def tries(patience: float) -> Iterator[tuple[float, bool]]:
@@ -232,11 +234,6 @@ class Delivered:
 def _may_repeat(call: Call[Any], error: GlideMQError) -> bool:
     """Whether a call may be repeated; some of several primaries may have executed it."""
     return call.repeatable or not (isinstance(error, OutcomeUnknown) or is_for_all(call.words))
-
-
-def is_moving(reply: object) -> bool:
-    """Whether a call was refused because its slot is moving."""
-    return isinstance(reply, ServerBusy) and reply.code in _MOVING
 
 
 def is_timeout(error: OutcomeUnknown) -> bool:

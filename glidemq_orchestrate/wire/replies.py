@@ -84,6 +84,15 @@ def _with_remedy(code: str, text: str) -> str:
     return f"{text.rstrip('.')}. Fix: {_REMEDIES[code]}" if code in _REMEDIES else text
 
 
+MOVING: Final = "TRYAGAIN"
+"""The code of a refusal while a slot of a cluster is moving."""
+
+
+def is_moving(reply: object) -> bool:
+    """Whether a call was refused because its slot is moving; other slots are not affected."""
+    return isinstance(reply, ServerBusy) and reply.code == MOVING
+
+
 def error_from(text: str) -> GlideMQError:
     """The error for the text of an error reply, without quoted parts of the command: they may be secret."""
     text = _QUOTING.split(text, 1)[0][:MAX_CHARACTERS]

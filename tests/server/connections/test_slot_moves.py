@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import Client, ConnectionSettings, FlowNode, FlowSpec, JobState, NewJob, Queue
+from glidemq_orchestrate import (
+    Client,
+    ConnectionSettings,
+    FlowNode,
+    FlowSpec,
+    JobState,
+    NewJob,
+    Queue,
+)
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy
