@@ -7,9 +7,9 @@ import inspect
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from glidemq_orchestrate.errors import DecodeError
+from glidemq_orchestrate.errors import DecodeError, ServerBusy
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.elements import results_in_flow
 from glidemq_orchestrate.flows.node_table import read_results
@@ -21,9 +21,12 @@ from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.codec import JsonLike, decode
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.replies import is_moving
 from glidemq_orchestrate.wire.stored import number
 from glidemq_orchestrate.worker.handlers.context import NO_FLOW, Cancelled, Context, FlowOfNode
 from glidemq_orchestrate.worker.messenger import Messenger
+
+MOVING_PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Contexts:
         messenger: Sends the messages of handlers.
         clock: The current time.
         allow_import: The packages from which handlers may import what a job names.
+        patience: For how many seconds handlers wait for a slot that is moving.
     """
 
     run: Run
@@ -43,6 +47,7 @@ class Contexts:
     messenger: Messenger
     clock: Clock
     allow_import: Sequence[str] = ()
+    patience: float = 0.0
 
     def make(self, attempt: Attempt) -> Context:
         """The context of an attempt.
@@ -96,8 +101,8 @@ class Contexts:
     def _flow_of(self, attempt: Attempt) -> FlowOfNode:
         if attempt.options.portable:
             return NO_FLOW
-        prefix = self.queues[attempt.queue].prefix
-        return WatchedFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)
+        prefix, loop = self.queues[attempt.queue].prefix, asyncio.get_running_loop()
+        return WatchedFlow(self.run, loop, prefix, attempt, self.clock, self.patience)
 
 
 def _counts(reply: Any) -> list[int]:
@@ -144,13 +149,20 @@ class RunningFlow(FlowOfNode):
         prefix: First part of every key.
         attempt: The attempt of the node.
         clock: The current time.
+        patience: For how many seconds a call waits for a slot that is moving.
     """
 
-    def __init__(
-        self, run: Run, loop: asyncio.AbstractEventLoop, prefix: str, attempt: Attempt, clock: Clock
+    def __init__(  # noqa: PLR0913, PLR0917  the parts of its worker that it needs
+        self,
+        run: Run,
+        loop: asyncio.AbstractEventLoop,
+        prefix: str,
+        attempt: Attempt,
+        clock: Clock,
+        patience: float,
     ) -> None:
         self._run, self._loop, self._prefix = run, loop, prefix
-        self._attempt, self._clock = attempt, clock
+        self._attempt, self._clock, self._patience = attempt, clock, patience
         self._thread = threading.current_thread()
 
     def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
@@ -178,7 +190,16 @@ class RunningFlow(FlowOfNode):
 
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         """Add nodes from an async handler; otherwise as ``add_nodes``."""
-        await self._run(backend.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
+        nodes, until = list(nodes), self._loop.time() + self._patience
+        while True:
+            try:
+                await self._run(backend.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
+            except ServerBusy as exc:
+                if not is_moving(exc) or self._loop.time() > until:
+                    raise
+                await asyncio.sleep(MOVING_PAUSE)
+            else:
+                return
 
     def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
         """Read the results of completed elements of an array of this flow, by position, from a plain handler.

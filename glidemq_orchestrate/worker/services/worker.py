@@ -27,7 +27,7 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome, begin
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.durations import Duration, milliseconds
+from glidemq_orchestrate.foundation.durations import Duration, milliseconds, seconds
 from glidemq_orchestrate.foundation.functions import with_directory
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.foundation.texts import described, shown
@@ -254,10 +254,10 @@ class Worker(HandlerService, RegistersHandlers):
         if self.handlers.has_processes:
             self._processes = Processes(self._forward)
         run, queues, clock = self._run, self._queues, self._clock
-        messenger = Messenger(run, queues, clock)
+        messenger, patience = Messenger(run, queues, clock), seconds(self._settings.socket_timeout)
         executor = Executor(
             self.handlers,
-            Contexts(self._run_confirmed, queues, messenger, clock, self._allow_import),
+            Contexts(self._run_confirmed, queues, messenger, clock, self._allow_import, patience),
             Caller(self._threads, self._processes),
             self._all_middleware(messenger),
             Unhandled(run, queues, self.handlers, self.id, clock, self._only_known),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from glidemq_orchestrate import (
     ConnectionSettings,
     FlowNode,
     FlowSpec,
+    FlowState,
     JobState,
     NewJob,
     Queue,
@@ -25,6 +27,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy
+from glidemq_orchestrate.flows import NodeChange
 from glidemq_orchestrate.io import delivery
 from glidemq_orchestrate.server.findings import cluster_rule, rule
 from tests.builders import slot_node
@@ -277,3 +280,65 @@ def test_libraries_are_loaded_on_a_primary_before_it_gets_slots(
             assert len(Libraries(start).load()) == 4
             assert len(empty.client.function_list()) == 2
             assert len(Libraries(start).status()) == 4
+
+
+@contextmanager
+def _moving(move: Move, how: str) -> Iterator[None]:
+    """Move a slot back and forth until the end of the block; then it is at home."""
+    is_over = threading.Event()
+
+    def go_on() -> int:
+        moves = 0
+        while not is_over.is_set() or moves % 2:
+            _move(move, how)
+            move.turn()
+            moves += 1
+            is_over.wait(0.2)
+        return moves
+
+    with ThreadPoolExecutor(1) as pool:
+        moved = pool.submit(go_on)
+        try:
+            yield
+        finally:
+            is_over.set()
+        assert moved.result() >= 2
+
+
+@pytest.mark.parametrize("path", ["staged", "portable"])
+@pytest.mark.parametrize("how", ["at once", "key by key"])
+def test_a_flow_runs_fails_is_repaired_and_cancelled_while_its_slot_moves(
+    primaries: Primaries, url: str, run_worker: RunWorker, how: str, path: str
+) -> None:
+    """It grows, too, where it can; each change is reported once."""
+    broken, seen = {"m3"}, list[tuple[str, str]]()
+
+    def work(ctx: Any) -> str:
+        time.sleep(0.1)
+        if ctx.node == "a" and path == "staged":
+            ctx.flow.add_nodes([FlowNode("grown", queue="q", job="work")], before=["m0"])
+        if ctx.node in broken:
+            raise ValueError("boom")
+        if ctx.node == "forever":
+            ctx.cancelled.wait(20)
+        return str(ctx.node)
+
+    run_worker(QUEUES, {"work": work}, url=url, concurrency=4)
+    other = "q" if path == "staged" else "b"
+    middle = [slot_node(f"m{number}", "a", queue=(other, "q")[number % 2]) for number in range(6)]
+    nodes = [slot_node("a", queue="q"), *middle, slot_node("end", *(one.name for one in middle), queue=other)]
+    names = {one.name for one in nodes} | ({"grown"} if path == "staged" else set())
+    with Client(url) as client, _moving(Move(primaries, "q"), how):
+        flow = client.flows.submit(FlowSpec("n", nodes), flow_id="f")
+        lasting = client.flows.submit(FlowSpec("n", [slot_node("forever", queue="q")]), flow_id="g")
+        seen += [(one.node, one.state) for one in flow.watch() if isinstance(one, NodeChange)]
+        assert flow.status().state is FlowState.FAILED
+        broken.clear()
+        flow.retry_failed()
+        assert flow.result(timeout=SECOND * 30) == {name: name for name in names}
+        lasting.cancel("enough")
+        assert lasting.wait(timeout=SECOND * 30).status.state is FlowState.CANCELLED
+    ended = [(node, state) for node, state in seen if JobState(state).is_terminal]
+    assert sorted(ended) == sorted(
+        (name, "failed" if name in {"m3", "end"} else "completed") for name in names
+    )
