@@ -95,8 +95,8 @@ spark: java  ## Run the tests that need a JVM.
 system: java  ## Run the tests that start whole systems.
 	$(PYTEST) tests/system
 
-chaos: setup  ## Kill, cut and freeze while flows run; check every promise (KILLS=300 by default).
-	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),300)
+chaos: setup  ## Kill, cut and freeze while flows run; check every promise (KILLS=300, GROUND=one by default).
+	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),300) --ground $(or $(GROUND),one)
 
 mutate: setup  ## Put defects in; chaos must find each of them (some 20 minutes).
 	$(BIN)/python -m tests.chaos.mutate

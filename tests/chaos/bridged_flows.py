@@ -26,7 +26,7 @@ def over_the_bridge(made: Plan, share: float, *, may_grow: bool) -> Plan:
         made: The plan; nothing else in it changes.
         share: 0 to 1.
         may_grow: Whether all flows are on one server; otherwise those over several queues have no ordering
-            keys, which the portable path refuses.
+            keys, which the portable path refuses, and those that grow stay in their queue.
     """
     if not share:
         return made
@@ -39,6 +39,8 @@ def over_the_bridge(made: Plan, share: float, *, may_grow: bool) -> Plan:
 
 
 def _bridged(flow: FlowPlan, share: float, *, may_grow: bool) -> FlowPlan:
+    if not may_grow and (flow.added or any(step.grows for step in flow.steps)):
+        return flow
     chance = random.Random(f"bridged {flow.flow_id}")
     refused = {step.name for step in _variants(flow) if not _may_move(step)}
     moved = {

@@ -16,6 +16,7 @@ from redis.crc import key_slot
 from glidemq_orchestrate import JobState, Queue
 from glidemq_orchestrate.errors import GlideMQError, StateError
 from glidemq_orchestrate.lifeline.guard import processes
+from tests.chaos.key_moves import KeyMove, begin_move
 from tests.chaos.versions import newer_library, newer_worker, older_library, older_worker, other_glidemq
 
 if TYPE_CHECKING:
@@ -250,8 +251,19 @@ def move_slot(at: Round, chance: random.Random) -> None:
     """The slot of a queue moves to another primary, at once."""
     slot = str(key_slot(chance.choice(at.world.queues).encode()))
     target = at.ask(chance.choice(at.servers), "CLUSTER", "MYID")
-    for server in at.servers:  # all but its owner refuse
-        at.ask(server, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", str(target))
+    if slot not in at.moving:
+        for server in at.servers:  # all but its owner refuse
+            at.ask(server, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", str(target))
+
+
+def move_keys(at: Round, chance: random.Random) -> None:
+    """The slot of a queue moves to another primary, key by key; meanwhile no function of it begins."""
+    queue = chance.choice(at.world.queues)
+    slot, owner = str(key_slot(queue.encode())), at.owner(queue)
+    target = chance.choice(at.servers)
+    if owner in (None, target) or slot in at.moving:
+        return
+    begin_move(at, KeyMove(slot, owner, target, chance.randint(2, 20), chance.uniform(0, 0.2)))
 
 
 def freeze_server(at: Round, chance: random.Random) -> None:
@@ -346,14 +358,14 @@ VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, ne
 AROUND: Final[Mapping[Fault, int]] = {
     step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
     drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1, empty_server: 2,
-    fail_over: 3, move_slot: 3, lose_power: 3, take_jobs_back: 4, **dict.fromkeys(VERSIONS, 1),
+    fail_over: 3, move_slot: 3, move_keys: 3, lose_power: 3, take_jobs_back: 4, **dict.fromkeys(VERSIONS, 1),
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
 
 BEHIND_A_PROXY: Final = frozenset({cut_replies, cut_requests})
 """Faults that need a proxy, which a cluster does not have: its clients connect to the servers it names."""
 
-IN_A_CLUSTER: Final = frozenset({fail_over, move_slot})
+IN_A_CLUSTER: Final = frozenset({fail_over, move_slot, move_keys})
 """Faults that need a cluster."""
 
 BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *SPARK, *BRIDGE, *AROUND)}

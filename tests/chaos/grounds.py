@@ -18,6 +18,7 @@ from tests.chaos.faults import (
     fail_over,
     fill_memory,
     lose_power,
+    move_keys,
     move_slot,
 )
 from tests.chaos.proxy import Proxy
@@ -39,6 +40,7 @@ class Ground:
         down_seconds: The longest that a killed server is down.
         may_lose: What was acknowledged last may be lost.
         keeps_leases: Also what nobody waits for is kept, such as who holds a job: not by a failover.
+        moves_keys: Slots move key by key; no Node workers, whose calls that may interrupt.
     """
 
     servers: tuple[Server, ...]
@@ -50,6 +52,12 @@ class Ground:
     down_seconds: float = 1.5
     may_lose: bool = False
     keeps_leases: bool = True
+    moves_keys: bool = False
+
+    @property
+    def has_node_workers(self) -> bool:
+        """Whether Node workers run jobs."""
+        return self.keeps_leases and not self.moves_keys
 
 
 @contextmanager
@@ -80,7 +88,17 @@ def cluster(folder: Path) -> Iterator[Ground]:
     with running_primaries(folder) as primaries:
         yield Ground(
             tuple(primaries.servers), primaries.url, primaries.url, is_one_slot=False,
-            spared=BEHIND_A_PROXY | {empty_server, fail_over, lose_power},
+            spared=BEHIND_A_PROXY | {empty_server, fail_over, lose_power, move_keys},
+        )  # fmt: skip
+
+
+@contextmanager
+def cluster_moving(folder: Path) -> Iterator[Ground]:
+    """Three primaries, and one without slots and libraries; slots move at once and key by key."""
+    with running_primaries(folder) as primaries, primaries.empty_primary(folder) as empty:
+        yield Ground(
+            (*primaries.servers, empty), primaries.url, primaries.url, is_one_slot=False,
+            spared=BEHIND_A_PROXY | {empty_server, fail_over, lose_power}, moves_keys=True,
         )  # fmt: skip
 
 
@@ -98,7 +116,7 @@ def cluster_failover(folder: Path) -> Iterator[Ground]:
             servers.append(stack.enter_context(primaries.replica_of(primary, home)))
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
         url = f"valkey+cluster://{hosts}?confirm=replicas:1"
-        spared = BEHIND_A_PROXY | {empty_server, fill_memory, lose_power, move_slot}
+        spared = BEHIND_A_PROXY | {empty_server, fill_memory, lose_power, move_slot, move_keys}
         yield Ground(
             tuple(servers), url, url, is_one_slot=False, spared=spared, down_seconds=6.0, keeps_leases=False
         )
@@ -136,6 +154,7 @@ class Member(Server):
 GROUNDS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Ground]]]] = {
     "one": one, "everysec": partial(one, fsync="everysec"),
     "power": partial(one, fsync="everysec", may_lose=True), "cluster": cluster,
+    "cluster-moving": cluster_moving,
     "cluster-failover": cluster_failover, "sentinel": sentinel,
     "sentinel-confirmed": partial(sentinel, confirm="?confirm=replicas:1"),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from glidemq_orchestrate.chasquimq.renewing import Renewals
 from glidemq_orchestrate.chasquimq.scripts import END
 from glidemq_orchestrate.flows import plan, submission
 from glidemq_orchestrate.flows.plan import reasons
+from glidemq_orchestrate.io import topology
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.server import libraries as of_the_package
 from glidemq_orchestrate.spark.published import publish as publishing
@@ -47,15 +48,17 @@ class Defect(Mutation):
     Attributes:
         faults: Only these, where it shows with them alone; all by default.
         size: What differs from the rounds with other defects.
+        at: The servers of its rounds; by default those for its path.
     """
 
     faults: str = ""
     size: Size = SIZE
+    at: str = ""
 
     @property
     def ground(self) -> str:
         """The servers of its rounds."""
-        return "one" if self.path == "staged" else "cluster"
+        return self.at or ("one" if self.path == "staged" else "cluster")
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -98,6 +101,11 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _always(_: Any) -> bool:
     """Let every check pass."""
     return True
+
+
+def _same(call: Any) -> Any:
+    """Return a call as it is."""
+    return call
 
 
 def _of_nobody(*_: Any) -> Iterator[Any]:
@@ -226,6 +234,9 @@ DEFECTS: Final = (
     Defect("worker processes do not see the end of their parent", "staged",
            patched=((ParentLink, "_attend", _only_ready),), faults="kill_parent",
            size=replace(SIZE, pause=3, seconds=60)),
+    Defect("functions begin while their slot moves", "portable",
+           patched=((topology, "undivided", _same),), faults="move_keys", size=WITHOUT_NODE,
+           at="cluster-moving"),
     Defect("what a Spark step publishes counts before it is accepted", "staged",
            patched=((publishing, "seal", _seal_and_count),), faults="kill_spark_worker", size=WITH_SPARK),
     Defect("what a Spark step has published never counts", "staged",

@@ -299,7 +299,7 @@ def plan(
         flows: How many.
         queues: Where their nodes go.
         widest: Nodes of the largest fan-out.
-        may_grow: Whether flows may grow; otherwise half of the flows have all their nodes in one queue.
+        may_grow: Whether flows over several queues may grow; if not, half of the flows are in one queue.
         longs: The share of jobs without a flow that run for longer than a lease.
         giant: Nodes between the two ends of one more flow; 0: there is none.
         more: Flows that come before these.
@@ -342,10 +342,12 @@ def _flow(
 ) -> FlowPlan:
     shape, action = chance.choice(SHAPES), chance.choice(ACTIONS)
     if not may_grow:
+        queues = chance.choice((queues, (chance.choice(queues),)))
+        may_grow = len(queues) == 1
+    if not may_grow:
         shape, action = (
             ("random", "none") if shape == "growing" else (shape, action.replace("extend", "none"))
         )
-        queues = chance.choice((queues, (chance.choice(queues),)))
     steps = _MAKERS[shape](chance, queues, widest)
     if action == "retry":
         steps = [_curable(chance, step) for step in steps]

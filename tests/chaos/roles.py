@@ -94,7 +94,7 @@ class World:
         url: The way to the server for half of the processes; ``proxied`` for the others.
         folder: Of the round: its ledger, and what else its processes share.
         seconds: The time over which the submitters spread their work.
-        may_grow: Flows may grow: not where a flow may be in several slots.
+        may_grow: Flows over several queues may grow: not where these may be in several slots.
         parts: How many processes share each of the roles but the workers.
         defect: The name of a defect that all have; none by default.
         longs: The share of jobs without a flow that run for longer than a lease.

@@ -115,6 +115,7 @@ class Round:
         self.kills: Counter[str] = Counter()
         self.surprises: list[str] = []
         self.refused_until = 0.0
+        self.moving: set[str] = set()
         self.ground = self._stack.enter_context(GROUNDS[ground](folder))
         spared = {*self.ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
         spared |= {*(() if size.spark else SPARK), *(() if size.bridged else BRIDGE)}
@@ -137,7 +138,7 @@ class Round:
         self._stack.callback(self.nursery.close)
         roles = [("worker", n) for n in range(size.workers)]
         roles += [("worker_processes", n) for n in range(size.parents)]
-        roles += [("node_worker", n) for n in range(size.node_workers if self.ground.keeps_leases else 0)]
+        roles += [("node_worker", n) for n in range(size.node_workers if self.ground.has_node_workers else 0)]
         roles += [("spark_worker", n) for n in range(size.spark_workers if size.spark else 0)]
         roles += [("bridge", n) for n in range(size.bridges if size.bridged else 0)]
         roles += [("chasqui_worker", n) for n in range(size.chasqui_workers if size.bridged else 0)]
@@ -185,6 +186,12 @@ class Round:
     def refuse_no_longer(self) -> None:
         """The libraries are ours again: soon no process is refused because of them."""
         self.refused_until = time.monotonic() + SLACK_SECONDS
+
+    def owner(self, queue: str) -> Server | None:
+        """The server that has the slot of a queue, if it can answer now."""
+        return next(
+            (one for one in self.servers if self.ask(one, "EXISTS", f"{{{queue}}}") is not None), None
+        )
 
     def leader(self, queue: str) -> Process | None:
         """The worker that leads the supervision of a queue."""

@@ -33,7 +33,7 @@ from glidemq_orchestrate.server.findings import cluster_rule, rule
 from tests.builders import slot_node
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
-from tests.server.connections.topologies import Move, Primaries, running_primaries
+from tests.server.connections.topologies import Move, Primaries, Redis7, Server, running_primaries
 
 SECOND = timedelta(seconds=1)
 QUEUES = ("b", "c", "q")  # one for each primary
@@ -76,13 +76,24 @@ def _changes(client: Client) -> dict[str, Callable[[], Any]]:
     }
 
 
+@pytest.fixture(params=[Server, pytest.param(Redis7, marks=pytest.mark.long)])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Primaries]:
+    """A cluster of either server."""
+    if request.param is Server:
+        request.getfixturevalue("url")
+        yield request.getfixturevalue("primaries")
+        return
+    with running_primaries(tmp_path, request.param) as older:
+        yield older
+
+
 def test_a_slot_that_moves_key_by_key_is_never_half_written(
-    primaries: Primaries, url: str, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+    either: Primaries, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     monkeypatch.setattr(delivery, "PAUSES", (0.01,))
     monkeypatch.setattr(SyncFacade, "_is_patient", False)
-    move = Move(primaries, "q")
-    with Client(url) as client:
+    move = Move(either, "q")
+    with Client(either.url) as client:
         client.queue("q").add("work", job_id="later", delay=100)
         within = [slot_node("a", queue="q"), slot_node("b", "a", queue="q")]
         client.flows.submit(FlowSpec("n", within), flow_id="s")
@@ -93,11 +104,11 @@ def test_a_slot_that_moves_key_by_key_is_never_half_written(
             move.carry(part)
             for what, change in changes.items():
                 with subtests.test(what=what, part=part):
-                    before = _stored(primaries)
+                    before = _stored(either)
                     with pytest.raises(ServerBusy, match="TRYAGAIN"):
                         change()
                     if "across" not in what:  # else it has written some keys by plain commands, and goes on
-                        assert _stored(primaries) == before
+                        assert _stored(either) == before
         move.end()
         for what, change in changes.items():
             with subtests.test(what=what, part="after"):

@@ -20,6 +20,7 @@ from tests.server.lua.servers import (
     _free_port,
     _wait_for_answer,
     owner_of,
+    redis7_binary,
     valkey_binary,
 )
 
@@ -36,7 +37,7 @@ class Server:
 
     def start(self) -> None:
         command = [
-            str(valkey_binary()),
+            str(self.program()),
             *self.first_options(),
             "--port",
             str(self.port),
@@ -48,6 +49,9 @@ class Server:
             self.process = spawn(command, stdout=log, stderr=subprocess.STDOUT)
         lasting.add(self.process.pid)
         _wait_for_answer(self.client, self.process)
+
+    def program(self) -> Path:
+        return valkey_binary()
 
     def first_options(self) -> list[str]:
         kept = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
@@ -70,6 +74,13 @@ class Server:
     def close(self) -> None:
         self.kill()
         self.client.close()
+
+
+class Redis7(Server):
+    """The Redis 7 of the system, which moves slots only key by key."""
+
+    def program(self) -> Path:
+        return redis7_binary(self.directory)
 
 
 class SentinelServer(Server):
@@ -207,11 +218,11 @@ def _cluster_options() -> list[str]:
 
 
 @contextmanager
-def running_primaries(directory: Path) -> Iterator[Primaries]:
+def running_primaries(directory: Path, kind: type[Server] = Server) -> Iterator[Primaries]:
     with ExitStack() as stack:
         servers = []
         for number in range(3):
-            servers.append(Server(directory / str(number), *_cluster_options()))
+            servers.append(kind(directory / str(number), *_cluster_options()))
             stack.callback(servers[-1].close)
         _form_cluster([server.client for server in servers], [server.port for server in servers])
         yield Primaries(servers)
