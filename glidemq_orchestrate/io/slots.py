@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from redis.crc import key_slot
@@ -70,11 +70,12 @@ def undivided(call: Call[T]) -> Call[T]:
     look at declared keys alone, and functions use more. If several keys are declared, both servers refuse a
     call (TRYAGAIN) unless all of them are there. With this key, none begins until the slot has moved.
     """
-    name, *words = call.words
-    if name not in _FUNCTIONS or not (count := int(words[1])):
+    words = call.words
+    if words[0] not in _FUNCTIONS or not (end := int(words[2])):
         return call
-    keys, args = words[2 : 2 + count], words[2 + count :]
-    return replace(call, words=(name, words[0], count + 1, *keys, f"{keys[0]}{ABSENT}", *args))
+    end += 3
+    more = (*words[:2], end - 2, *words[3:end], f"{words[3]}{ABSENT}", *words[end:])
+    return Call(more, call.decode, call.blocks_for, call.repeatable, call.confirms)
 
 
 def _slot(key: Word) -> int:
