@@ -31,7 +31,7 @@ Entries = list[LedgerEntry]
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     """A round in which nothing goes wrong."""
-    size = Size(flows=25, seconds=4, widest=15, bridged=0.2)
+    size = Size(flows=25, seconds=4, widest=15, bridged=0.2, arrays=0)
     with Round(322, tmp_path_factory.mktemp("round"), size, faults=()) as done:
         done.harm()
         assert done.settle(lambda: has_settled(done), 120)
