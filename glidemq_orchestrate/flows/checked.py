@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, FlowTooLarge, GlideMQError, InvalidFlow, InvalidJob
@@ -28,7 +29,7 @@ from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, dura
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import FLOW_NAME, JOB_NAME, LABEL, NODE, lasting, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
-from glidemq_orchestrate.wire.codec import encode
+from glidemq_orchestrate.wire.codec import encode, texts, with_sorted_keys
 from glidemq_orchestrate.wire.keys import check_queue_name
 
 MAX_NODES: Final = 100_000
@@ -36,7 +37,9 @@ MAX_LABELS: Final = 32
 MAX_OWN_POLICIES: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    slots=True
+)  # nothing changes it; frozen, making one of the thousands in a flow takes twice the time
 class CheckedNode:
     """A validated node with encoded payloads and its edges in both directions.
 
@@ -71,8 +74,13 @@ class CheckedNode:
     @property
     def has_policies(self) -> bool:
         """Whether it is an array, or its rule, failure policies or queue timeout differ from the defaults."""
-        others = (self.rule, self.on_failure, self.queue_timeout_ms, self.array)
-        return any(one is not None for one in others)
+        has_settings = self.on_failure is not None or self.queue_timeout_ms is not None
+        return self.rule is not None or has_settings or self.array is not None
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether its job has no fields but those that every job has."""
+        return not (self.is_placed or self.has_policies or self.policies or self.extension)
 
     def identity(self) -> list[Any]:
         """The identity of the node, for the fingerprint of the flow."""
@@ -89,6 +97,13 @@ class CheckedNode:
         if self.array is not None:
             parts.append(self.array.definition)
         return parts
+
+    def identity_text(self) -> str:
+        """The same as JSON."""
+        if self.has_policies:
+            return json.dumps(self.identity())
+        parts = texts((self.name, self.queue, self.job, canonical(self.data), self.options))
+        return f"{parts[:-1]}, {texts(sorted(self.after))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +204,7 @@ def _checked(spec: FlowSpec, *, is_part: bool) -> CheckedFlow:
     checked = tuple(encoder.encode(nodes[name], dependents[name], rank) for rank, name in enumerate(order))
     deadline_ms = _ms("deadline", spec.deadline)
     flow_wide = [spec.fail_fast, deadline_ms]
-    identities = [spec.name, *sorted(json.dumps(node.identity()) for node in checked)]
+    identities = [spec.name, *sorted(node.identity_text() for node in checked)]
     if any(flow_wide):
         identities.append(json.dumps(flow_wide))
     return CheckedFlow(
@@ -216,14 +231,14 @@ class _Encoder:
     def encode(self, node: FlowNode, dependents: Sequence[str], rank: int) -> CheckedNode:
         options, wire, is_placed = self._of(node.options)
         after = tuple(dict.fromkeys(map(str, node.after)))
-        where = f"node {node.name}"
-        own_timeout_ms = _ms(f"{where}: queue_timeout", node.queue_timeout)
+        where, timeout_ms = f"node {node.name}", self._queue_timeout_ms
+        if node.queue_timeout is not None:
+            timeout_ms = _ms(f"{where}: queue_timeout", node.queue_timeout)
         on_failure = read_policy(node.on_failure, where=where)
-        policies = {
-            str(name): name.on_failure
-            for name in node.after
-            if isinstance(name, Dependency) and name.on_failure is not None
-        }
+        policies: dict[str, OnFailure] = {}
+        for name in node.after:
+            if isinstance(name, Dependency) and name.on_failure is not None:
+                policies[str(name)] = name.on_failure
         rule = read_rule(node.rule, where=where)
         _check_policies(node.name, after, policies)
         is_array = isinstance(
@@ -245,7 +260,7 @@ class _Encoder:
             rule=rule if after and (rule is not Rule.ALL_SUCCESS or policies or is_array) else None,
             on_failure=None if on_failure is OnFailure.FAIL else on_failure,
             policies=policies,
-            queue_timeout_ms=self._queue_timeout_ms if own_timeout_ms is None else own_timeout_ms,
+            queue_timeout_ms=timeout_ms,
             array=checked_array(node) if isinstance(node, ArrayNode) else None,
         )
 
@@ -360,7 +375,7 @@ def _ms(name: str, value: Duration | None) -> int | None:
 def canonical(data: str) -> str:
     """JSON text with sorted keys, so that their order does not affect the fingerprint."""
     # A single key needs no sorting.
-    return json.dumps(json.loads(data), sort_keys=True) if data.count('":') > 1 else data
+    return with_sorted_keys(data) if data.count('":') > 1 else data
 
 
 def policy_text(node: CheckedNode) -> str:
@@ -379,6 +394,7 @@ def policy_text(node: CheckedNode) -> str:
 KEEPING: Final = ("removeOnComplete", "removeOnFail")
 
 
+@lru_cache(maxsize=256)  # many nodes have the same options
 def kept(options: str) -> str:
     """The options of a node without its retention: a node is kept as long as its flow."""
     if not any(f'"{name}"' in options for name in KEEPING):

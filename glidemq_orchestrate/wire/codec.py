@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
@@ -29,6 +30,7 @@ MAX_PAYLOAD_BYTES = 1_048_576
 _GZIP_MARK = "gz:"
 # json.dumps makes an encoder for each call that differs from its defaults.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_SORTING_ENCODER = json.JSONEncoder(sort_keys=True)
 # msgspec writes 1e16 and 0.00001, json 1e+16 and 1e-05. The pattern begins with a letter to match fast.
 _EXPONENT: Final = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]+(?:[,\]}]|$)")
 _TINY: Final = b"0.0000"
@@ -94,6 +96,21 @@ def decode(text: str | None, *, where: str) -> Json:
     except (ValueError, OSError, EOFError, RecursionError, zlib.error) as exc:
         raise DecodeError(f"{where} is not JSON: {type(exc).__name__}") from exc
     return value
+
+
+def texts(values: Iterable[str]) -> str:
+    """A list of texts, exactly as ``json.dumps`` encodes it, in a fraction of the time."""
+    return f"[{', '.join(map(encode_basestring_ascii, values))}]"
+
+
+def compact_texts(values: Iterable[str]) -> str:
+    """Texts as ``encode`` encodes them, separated by commas: the inside of a list."""
+    return ",".join(map(encode_basestring, values))
+
+
+def with_sorted_keys(data: str) -> str:
+    """Valid JSON as ``json.dumps(..., sort_keys=True)`` encodes it."""
+    return _SORTING_ENCODER.encode(_loads(data))
 
 
 def _encoded_fast(value: JsonLike) -> bytes | None:

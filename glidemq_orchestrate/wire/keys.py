@@ -11,6 +11,7 @@ import re
 import secrets
 from binascii import crc_hqx
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from glidemq_orchestrate.errors import (
@@ -305,12 +306,18 @@ def node_job_id(flow_id: str, node: str) -> str:
     names consist of letters, digits and ``_ . -``. Otherwise a hash, since Airflow's run ids contain
     characters that are forbidden in job ids.
     """
-    generation = _GENERATION.match(flow_id) if flow_id.endswith("}") else None
-    public = generation[1] if generation else flow_id
-    name = f"{public}@{generation[2]}.{generation[3]}~{node}" if generation else f"{flow_id}~{node}"
-    if _READABLE.match(public) and _READABLE.match(node) and len(name) <= MAX_NAME:
-        return name
+    stem = _stem(flow_id)
+    if stem and len(stem) + len(node) <= MAX_NAME and _READABLE.match(node):
+        return stem + node
     return "gmo-" + hashlib.sha256(f"{flow_id}\x1f{node}".encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=256)  # the nodes of a flow follow each other
+def _stem(flow_id: str) -> str:
+    """The beginning of the readable job ids of a flow; '' if it has none."""
+    generation = _GENERATION.match(flow_id) if flow_id.endswith("}") else None
+    public, number = (generation[1], f"@{generation[2]}.{generation[3]}") if generation else (flow_id, "")
+    return f"{public}{number}~" if _READABLE.match(public) else ""
 
 
 def is_node_id(own_id: str, job_id: str) -> bool:

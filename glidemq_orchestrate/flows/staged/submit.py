@@ -7,11 +7,11 @@ server functions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, count, islice
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowIncomplete, GlideMQError, TransportError
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, kept, traced
@@ -31,6 +31,7 @@ from glidemq_orchestrate.flows.status import BROKEN, FlowState, OnExisting
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, function
+from glidemq_orchestrate.wire.codec import compact_texts, texts
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
 
 CALLS_PER_TRIP: Final = 256
@@ -48,8 +49,7 @@ SLICE: Final = 50
 MAX_SLICES: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A node, or some of its edges; the last piece also has the node itself."""
 
     node: CheckedNode
@@ -64,6 +64,8 @@ class JobNames:
     Attributes:
         carried: The job ids of nodes carried over from the previous generation.
         edges_kept: The names of those that also keep their edges.
+        job_id: Returns the id of a node's job.
+        ref: Returns the member of glide-mq's dependency sets for a node.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the names depend on each
@@ -78,21 +80,17 @@ class JobNames:
         self.queue_of, self.trace, self.carried, self.edges_kept = queue_of, trace, carried, edges_kept
         self._prefix, self._flow_id = prefix, flow_id
         self._bases: dict[str, str] = {}
-        self._ids: dict[str, str] = dict(carried)
+        self.job_id: Callable[[str], str] = cache(self._job_id)
+        self.ref: Callable[[str], str] = cache(self._ref)
 
     def own_id(self, name: str) -> str:
         """The job id of a node that is not carried over."""
         return node_job_id(self._flow_id, name)
 
-    def job_id(self, name: str) -> str:
-        """The id of a node's job."""
-        found = self._ids.get(name)
-        if found is None:
-            found = self._ids[name] = node_job_id(self._flow_id, name)
-        return found
+    def _job_id(self, name: str) -> str:
+        return self.carried.get(name) or node_job_id(self._flow_id, name)
 
-    def ref(self, name: str) -> str:
-        """The member of glide-mq's dependency sets for a node."""
+    def _ref(self, name: str) -> str:
         queue = self.queue_of[name]
         base = self._bases.get(queue)
         if base is None:
@@ -128,6 +126,8 @@ def chunks(nodes: Iterable[CheckedNode], max_nodes: int = CHUNK_NODES) -> Iterat
 
 def more_fields(node: CheckedNode, names: JobNames) -> str:
     """The uncommon job fields, as JSON for ``gmo_stage_flow``; '' for none."""
+    if node.is_ordinary:
+        return ""
     fields: dict[str, str] = {}
     if node.is_placed:
         fields |= {"gmo:placed": "1", "priority": str(node.priority)}
@@ -149,44 +149,47 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
     return json.dumps(fields) if fields else ""
 
 
-def piece_words(piece: Piece, names: JobNames) -> Iterator[Word]:
+def piece_words(piece: Piece, names: JobNames) -> list[Word]:
     """The arguments for a piece, after the number of its queue; see ``gmo_stage_flow``."""
-    node = piece.node
+    node, after, dependents, is_last = piece
     if node.name in names.carried:
-        yield from _carried(piece, names)
-        return
-    job_id = names.job_id(node.name)
-    if piece.is_last:
-        options = traced(kept(node.options), names.trace)
-        yield from (job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms)
-        yield _row(node, job_id)
-        is_listed = 0 < len(node.dependents) <= MAX_LISTED
-        yield json.dumps([names.job_id(name) for name in node.dependents]) if is_listed else ""
-        yield json.dumps([names.queue_of[name] for name in node.dependents]) if is_listed else ""
-        yield more_fields(node, names)
+        return _carried(piece, names)
+    job_id, words = names.job_id(node.name), list[Word]()
+    if is_last:
+        options, ids, queues = kept(node.options), "", ""
+        if names.trace:
+            options = traced(options, names.trace)
+        if 0 < len(node.dependents) <= MAX_LISTED:
+            ids = texts(map(names.job_id, node.dependents))
+            queues = texts(map(names.queue_of.__getitem__, node.dependents))
+        words += (
+            job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms,
+            _row(node, job_id), ids, queues, more_fields(node, names),
+        )  # fmt: skip
     else:
-        yield from (job_id, node.name, "", "", "", "", "", "", "", "", "")
-    yield len(piece.after)
-    yield from map(names.ref, piece.after)
-    yield len(piece.dependents)
-    yield from map(names.ref, piece.dependents)
+        words += (job_id, node.name, "", "", "", "", "", "", "", "", "")
+    words.append(len(after))
+    words += map(names.ref, after)
+    words.append(len(dependents))
+    words += map(names.ref, dependents)
+    return words
 
 
-def _carried(piece: Piece, names: JobNames) -> Iterator[Word]:
+def _carried(piece: Piece, names: JobNames) -> list[Word]:
     """The same for a carried-over node: only its dependents may be new."""
     node, job_id = piece.node, names.job_id(piece.node.name)
     row = _row(node, job_id) if piece.is_last else ""
     keeps_edges = node.name in names.edges_kept
     kept = EDGES_KEPT if keeps_edges else CARRIED
     dependents = () if keeps_edges else piece.dependents
-    yield from (names.own_id(node.name), node.name, "", job_id, "", "", "", row, "", "", kept, 0)
-    yield len(dependents)
-    yield from map(names.ref, dependents)
+    own_id = names.own_id(node.name)
+    words: list[Word] = [own_id, node.name, "", job_id, "", "", "", row, "", "", kept, 0, len(dependents)]
+    words += map(names.ref, dependents)
+    return words
 
 
 def _row(node: CheckedNode, job_id: str) -> str:
-    table = [node.rank, node.queue, job_id, node.job, *node.after]
-    return json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+    return f"[{node.rank},{compact_texts((node.queue, job_id, node.job, *node.after))}]"
 
 
 def stage_flow(
@@ -224,7 +227,7 @@ def stage_flow(
         args: list[Word] = [now_ms, head]
         for piece in chunk:
             args.append(numbers[piece.node.queue])
-            args.extend(piece_words(piece, names))
+            args += piece_words(piece, names)
         yield function("gmo_stage_flow", keys, args, FlowState, repeatable=True)
 
 

@@ -18,7 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
-from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, decode, encode, pack, readable
+from glidemq_orchestrate.wire.codec import (
+    MAX_PAYLOAD_BYTES,
+    compact_texts,
+    decode,
+    encode,
+    pack,
+    readable,
+    texts,
+    with_sorted_keys,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -278,3 +287,15 @@ def test_any_stored_text_can_be_made_readable(subtests: pytest.Subtests) -> None
         with subtests.test(text=text):
             assert readable(text) == shown
             readable(text).encode()
+
+
+@given(st.lists(st.text()))
+def test_lists_of_texts_have_the_form_of_json(values: list[str]) -> None:
+    assert texts(values) == json.dumps(values)
+    assert f"[{compact_texts(values)}]" == json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+
+
+@given(JSON)
+def test_sorted_keys_have_the_form_of_json(value: Any) -> None:
+    data = encode(value, where="x")
+    assert with_sorted_keys(data) == json.dumps(json.loads(data), sort_keys=True)
