@@ -33,9 +33,23 @@ local function refusal(keys, header)
   return nil, found[2] and true or false
 end
 
+-- Adds those of the nodes to `ready` that have no dependencies. Here they have none, but earlier pieces may have had some.
+local function add_roots(ready, nodes)
+  local deps = {}
+  for i, node in ipairs(nodes) do
+    deps[i] = node.prefix .. 'deps:' .. node.id
+  end
+  local has_some = L.stage.any_exists(deps)
+  for _, node in ipairs(nodes) do
+    if not has_some or L.stage.is_root(node.prefix, node.id, node.rule) then
+      ready[#ready + 1] = node.ref
+    end
+  end
+end
+
 -- Writes new nodes, with few commands for the tables.
 local function write_nodes(nodes, key, home, flow_id, now)
-  local refs, rows, ready, carried = {}, {}, {}, {}
+  local refs, rows, ready, carried, single = {}, {}, {}, {}, {}
   for _, node in ipairs(nodes) do
     if L.stage.is_carried(node) then
       L.stage.write_edges(node)
@@ -46,7 +60,9 @@ local function write_nodes(nodes, key, home, flow_id, now)
       if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- an earlier piece may have added it
     else
       L.stage.write_job(node, home, flow_id, now)
-      if L.stage.is_root(node.prefix, node.id, node.rule, #node.after > 0) then
+      if #node.after == 0 then
+        single[#single + 1] = node
+      elseif L.stage.is_root(node.prefix, node.id, node.rule, true) then
         ready[#ready + 1] = node.ref
       end
     end
@@ -57,6 +73,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
       rows[#rows + 1], rows[#rows + 2] = node.name, node.row
     end
   end
+  add_roots(ready, single)
   if #carried > 0 then
     redis.call('RPUSH', key .. ':carried', unpack(carried))
   end
@@ -92,13 +109,20 @@ local function missing_nodes(table_key, nodes)
   for i, node in ipairs(nodes) do
     names[i] = node.name
   end
-  local known = #names > 0 and redis.call('HMGET', table_key, unpack(names)) or {}
+  local known, jobs = #names > 0 and redis.call('HMGET', table_key, unpack(names)) or {}, {}
   for i, node in ipairs(nodes) do
-    if not known[i] and not L.stage.is_carried(node) and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
-      return nil, node
+    if not known[i] and not L.stage.is_carried(node) then
+      jobs[#jobs + 1] = node.prefix .. 'job:' .. node.id
     end
     if not known[i] or node.row == '' then
       fresh[#fresh + 1] = node
+    end
+  end
+  if L.stage.any_exists(jobs) then
+    for i, node in ipairs(nodes) do
+      if not known[i] and not L.stage.is_carried(node) and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
+        return nil, node
+      end
     end
   end
   return fresh

@@ -13,6 +13,15 @@ function L.stage.place(row)
   return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
+-- Reads a list, its length first, from args[at] on; returns where the next words are.
+local function read_list(args, at, list)
+  local count = tonumber(args[at])
+  for i = 1, count do
+    list[i] = args[at + i]
+  end
+  return at + count + 1
+end
+
 -- Reads the nodes from args[at] on; their queue numbers count from keys[first_queue]. Raises GMO_BAD_CALL for a rule of
 -- a newer client, before anything is written.
 function L.stage.read_nodes(keys, first_queue, args, at)
@@ -23,15 +32,8 @@ function L.stage.read_nodes(keys, first_queue, args, at)
       opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
       parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], after = {}, dependents = {} }
     node.ref = prefix .. (L.stage.is_carried(node) and node.data or node.id)
-    L.rules.check(node)
-    at = at + NODE_FIELDS
-    for _, list in ipairs({ node.after, node.dependents }) do
-      local count = tonumber(args[at])
-      for i = 1, count do
-        list[i] = args[at + i]
-      end
-      at = at + count + 1
-    end
+    if node.more ~= '' then L.rules.check(node) end
+    at = read_list(args, read_list(args, at + NODE_FIELDS, node.after), node.dependents)
     nodes[#nodes + 1] = node
   end
   return nodes
@@ -95,6 +97,16 @@ function L.stage.write_job(node, home, flow_id, now, ...)
     write_more(job_key, node)
   end
   L.events.emit(node.prefix .. 'events', 'added', node.id, 'name', node.job)
+end
+
+-- Whether any of the keys exists.
+function L.stage.any_exists(keys)
+  for first = 1, #keys, 1000 do
+    if redis.call('EXISTS', unpack(keys, first, math.min(first + 999, #keys))) > 0 then
+      return true
+    end
+  end
+  return false
 end
 
 -- Whether a node with complete edges may run immediately; if not, a node with a rule is guarded from now on.
