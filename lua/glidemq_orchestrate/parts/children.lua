@@ -173,3 +173,12 @@ function L.children.sweep(prefix, now)
   end
   return #due
 end
+
+-- Notifies the job that waits for this one by the fields parentId and parentQueue.
+function L.children.notify_parent(x, o, job)
+  if job.parentId and job.parentQueue and job.parentId ~= '' and job.parentQueue ~= '' then
+    local start = x.prefix:match('^(.*):{[^{}]*}:$')
+    L.parents.notify { prefix = start .. ':{' .. job.parentQueue .. '}:', parent_id = job.parentId,
+      member = x.prefix .. o.job_id }
+  end
+end

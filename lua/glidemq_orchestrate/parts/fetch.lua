@@ -8,21 +8,36 @@ local TRIES = 3
 local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'signals', 'fallbackIndex',
   'budgetKey' }
 local SHOWN = #COLUMNS
-local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
-  'gmo:entry', 'processedOn', 'gmo:epoch', 'gmo:suspect', 'gmo:history', 'gmo:array' }
-local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local EPOCH, SUSPECT, HISTORY, ARRAY, OPTIONS = 11, 12, 13, 14, 3
+local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:epoch',
+  'gmo:suspect', 'gmo:history', 'gmo:array' }
+local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, EPOCH, SUSPECT, HISTORY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local ARRAY, OPTIONS = 11, 3
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
+end
+
+-- The same of a job that has the ten fields of a new job and no others: to look for each field that it lacks would cost
+-- a tenth of the whole call. nil for any other job.
+local function read_new(key)
+  if redis.call('HLEN', key) ~= 10 then
+    return nil
+  end
+  local v = redis.call('HMGET', key, 'name', 'data', 'opts', 'attemptsMade', 'state', 'priority', 'id', 'timestamp',
+    'delay', 'maxAttempts')
+  for i = 1, 10 do
+    if not v[i] then
+      return nil
+    end
+  end
+  return { v[1], v[2], v[3], v[4], false, false, false, false, false,
+    v[5], false, false, false, false, v[6], false, false, false, false, false }
 end
 
 -- Adds the row of a started job to the reply. `given`: its inputs, see inputs.lua; `ahead`: '+' if its handler does not
 -- begin at once, see losses.lua.
 local function add_row(x, job_id, entry_id, v, started, epoch, ahead, given)
-  local row = { job_id, entry_id, started, unpack(v, 1, SHOWN) }
-  row[SHOWN + 4], row[SHOWN + 5] = given, epoch
-  row[SHOWN + 6], row[SHOWN + 7] = v[SHOWN + SUSPECT], ahead
-  x.jobs[#x.jobs + 1] = row
+  x.jobs[#x.jobs + 1] = { job_id, entry_id, started, v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], given, epoch,
+    v[SHOWN + SUSPECT], ahead }
 end
 
 L.fetch.read, L.fetch.SHOWN = read, SHOWN
@@ -50,28 +65,6 @@ local function mark(x, key, job_id, entry_id, v, at, ahead)
   return epoch
 end
 
--- Whether glide-mq's rules for revoked, expiring and grouped jobs allow the job to start; else it is ended or parked.
-local function pass_gates(x, job_id, entry_id)
-  local why = L.activate.job { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, now = x.now }
-  if not why then
-    return true
-  end
-  if why == 'REVOKED' then
-    if entry_id == '' then -- L.finish.fail frees a slot of the lists
-      redis.call('INCR', x.prefix .. 'list-active')
-    end
-    L.finish.fail { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, reason = 'revoked',
-      now = x.now, max_attempts = 0, backoff = 0, remove_mode = '0', keeps_start = true }
-  end
-  local after = redis.call('HMGET', x.prefix .. 'job:' .. job_id, 'state', 'failedReason')
-  if after[1] == 'failed' then
-    L.dead_letters.note(x.prefix, job_id, x.now, nil, why == 'REVOKED')
-    x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, after[2] or why, x.now)
-    L.keeping.of_failed(x.prefix, job_id, x.now)
-  end
-  return false
-end
-
 -- Whether one of our attempts holds the active job by another entry than this one, or from a list.
 local function is_held_otherwise(x, job_id, entry_id, held)
   if not held or held == entry_id then
@@ -83,8 +76,9 @@ local function is_held_otherwise(x, job_id, entry_id, held)
 end
 
 -- Removes an entry whose job is not waiting. The entry of a running job stays: gmo_reclaim decides on it.
-local function drop_entry(x, job_id, entry_id, v, at)
-  if v[at + STATE] == 'active' and entry_id ~= '' and not is_held_otherwise(x, job_id, entry_id, v[at + ENTRY]) then
+local function drop_entry(x, key, job_id, entry_id, state)
+  if state == 'active' and entry_id ~= ''
+    and not is_held_otherwise(x, job_id, entry_id, redis.call('HGET', key, 'gmo:entry')) then
     return
   end
   L.stream.ack(x.stream, x.group, entry_id, false)
@@ -93,16 +87,19 @@ end
 -- Starts a job if it may start.
 local function begin(x, job_id, entry_id)
   local key, at = x.prefix .. 'job:' .. job_id, SHOWN
-  local v = read(key)
+  local v = not x.has_others and read_new(key)
+  if not v then
+    x.has_others, v = true, read(key) -- the next one is probably no new job either, such as a node of a flow
+  end
   if v[at + STATE] ~= 'waiting' then
-    return drop_entry(x, job_id, entry_id, v, at)
+    return drop_entry(x, key, job_id, entry_id, v[at + STATE])
   end
   if v[at + ARRAY] then -- a user made it ready, like any other job
     L.stream.ack(x.stream, x.group, entry_id, false)
     return L.arrays.open(x.prefix, job_id, 0, x.now)
   end
   if v[at + REVOKED] == '1' or v[at + EXPIRE] or (v[at + GROUP] and v[at + GROUP] ~= '') then
-    if not pass_gates(x, job_id, entry_id) then
+    if not L.admission.pass(x, job_id, entry_id) then
       return nil
     end
   end
@@ -174,13 +171,14 @@ end
 -- Adds the jobs that the worker started with this token again: their reply was lost.
 function L.fetch.again(x)
   local function check(job_id, entry_id)
-    local v = read(x.prefix .. 'job:' .. job_id)
-    local ahead = v[SHOWN + TOKEN] == x.token .. '+' and '+' or ''
-    local is_ours = v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token .. ahead and v[SHOWN + ENTRY] == entry_id
+    local key = x.prefix .. 'job:' .. job_id
+    local v, held = read(key), redis.call('HMGET', key, 'gmo:token', 'gmo:entry', 'processedOn')
+    local ahead = held[1] == x.token .. '+' and '+' or ''
+    local is_ours = v[SHOWN + STATE] == 'active' and held[1] == x.token .. ahead and held[2] == entry_id
     if is_ours and job_id:find('}$') then
-      L.slices.again(x, job_id, v[SHOWN + TOKEN], v[SHOWN + SUSPECT], v[SHOWN + STARTED], v[SHOWN + EPOCH])
+      L.slices.again(x, job_id, held[1], v[SHOWN + SUSPECT], held[3], v[SHOWN + EPOCH])
     elseif is_ours then
-      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED], v[SHOWN + EPOCH], ahead,
+      add_row(x, job_id, entry_id, v, held[3], v[SHOWN + EPOCH], ahead,
         v[5] and L.inputs.read(x.prefix, job_id) or false)
     end
   end

@@ -20,21 +20,26 @@ local FLOW_FAILURE = 50
 -- The job fields for finishing, or nil and the reason why the attempt no longer owns the job.
 local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
-  local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
-    'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows',
-    'gmo:messages', 'gmo:published', 'gmo:repeats', 'gmo:history', 'gmo:slice')
+  local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingKey', 'parentId',
+    'gmo:flow', 'gmo:home', 'gmo:node', 'gmo:grows', 'gmo:messages', 'gmo:published', 'gmo:repeats', 'gmo:history',
+    'gmo:slice')
   if not v[1] then
     return nil, 'stale job ' .. o.job_id .. ' was removed'
   end
   if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then
     return nil, 'stale this attempt no longer owns job ' .. o.job_id .. ', which is ' .. v[1]
   end
-  local flow = v[11] and v[12] and { id = v[11], home = v[12], node = v[13] or o.job_id,
-    grows = v[15] ~= false, ended = x.ended } or nil
-  return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
-    orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
-    parentQueue = v[10] or nil, name = v[14] or nil, messages = v[16] or nil, published = v[17] or nil,
-    flow = flow, repeats = v[18], history = v[19], array = v[20] }
+  local flow = v[7] and v[8] and { id = v[7], home = v[8], node = v[9] or o.job_id,
+    grows = v[10] ~= false, ended = x.ended } or nil
+  local job = { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingKey = v[5] or nil,
+    parentId = v[6] or nil, messages = v[11] or nil, published = v[12] or nil, flow = flow, repeats = v[13],
+    history = v[14], array = v[15] }
+  if o.kind ~= 'done' or v[4] or v[5] or v[6] then -- to complete a job without ordering key and parent takes no more
+    local more = redis.call('HMGET', key, 'orderingSeq', 'groupSlot', 'priority', 'parentQueue', 'name')
+    job.orderingSeq, job.groupSlot, job.priority = more[1] or nil, more[2] or nil, more[3] or nil
+    job.parentQueue, job.name = more[4] or nil, more[5] or nil
+  end
+  return job
 end
 
 -- Removes the entry, together with those of the other outcomes of the call, or frees the slot of a job from a list.
@@ -44,15 +49,6 @@ local function release_entry(x, o)
     redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
   else
     x.entries[#x.entries + 1] = o.entry_id
-  end
-end
-
--- Notifies the job that waits for this one by the fields parentId and parentQueue.
-local function notify_single_parent(x, o, job)
-  if job.parentId and job.parentQueue and job.parentId ~= '' and job.parentQueue ~= '' then
-    local start = x.prefix:match('^(.*):{[^{}]*}:$')
-    L.parents.notify { prefix = start .. ':{' .. job.parentQueue .. '}:', parent_id = job.parentId,
-      member = x.prefix .. o.job_id }
   end
 end
 
@@ -85,7 +81,7 @@ local function done(x, o, job)
     end
   end
   x.completed, x.took = x.completed + 1, x.took + x.now - L.numbers.int(job.processedOn, x.now)
-  notify_single_parent(x, o, job)
+  L.children.notify_parent(x, o, job)
   if job.flow and o.kind == 'skip' then
     x.spent = x.spent + FLOW_FAILURE
     x.flows[#x.flows + 1] = L.settle.job_skipped(job.flow, x.prefix, o.job_id, o.text, x.now)

@@ -160,6 +160,25 @@ class TestOneCall:
             worker(done(answer.fetched[0]))
         assert bench.client.get(P + "list-active") == "0"
 
+    def test_a_job_with_as_many_fields_as_a_new_one_is_examined_too(
+        self, bench: Bench, worker: Worker
+    ) -> None:
+        for missing in ("id", "timestamp", "delay", "maxAttempts", "priority"):
+            plain, revoked = add(bench), add(bench)
+            bench.client.hdel(f"{P}job:{revoked}", missing)
+            bench.client.hset(f"{P}job:{revoked}", "revoked", "1")
+            assert bench.client.hlen(f"{P}job:{revoked}") == bench.client.hlen(f"{P}job:{plain}") == 10
+            assert [attempt.job_id for attempt in worker(wanted=9).fetched] == [plain]
+            assert bench.job(revoked)["failedReason"] == "revoked"
+
+    def test_new_jobs_and_others_come_in_their_order(self, bench: Bench, worker: Worker) -> None:
+        ids = [add(bench, data=number, ttl=number % 2 * 5_000) for number in range(4)]
+        attempts = worker(wanted=9).fetched
+        assert [(attempt.job_id, attempt.data, attempt.name) for attempt in attempts] == [
+            (job_id, str(number), "work") for number, job_id in enumerate(ids)
+        ]
+        assert len({attempt.epoch for attempt in attempts}) == 1
+
     def test_a_job_whose_group_is_full_waits_for_one_of_the_group_to_end(
         self, bench: Bench, worker: Worker
     ) -> None:
