@@ -67,10 +67,13 @@ local function release_ready(flow, key, now)
   for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
     if spent > BUDGET then
       redis.call('SADD', key .. ':ready', ref)
-    elseif L.rules.decide(key, ref) then
-      L.release.node(flow, ref, now)
     else
-      spent = spent + L.blocked.catch_up(flow, key, ref, now)
+      local may_run, v = L.rules.decide(key, ref)
+      if may_run then
+        L.release.node(flow, ref, now, v)
+      else
+        spent = spent + L.blocked.catch_up(flow, key, ref, now)
+      end
     end
   end
   return redis.call('SCARD', key .. ':ready')

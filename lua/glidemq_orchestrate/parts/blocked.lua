@@ -73,8 +73,9 @@ end
 
 -- Releases or ends a node that was notified of all its dependencies.
 local function decide(flow, key, ref, now)
-  if L.rules.decide(key, ref) then
-    L.release.node(flow, ref, now)
+  local may_run, v = L.rules.decide(key, ref)
+  if may_run then
+    L.release.node(flow, ref, now, v)
   end
   if redis.call('EXISTS', key .. ':blocked') == 1 then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)

@@ -42,9 +42,9 @@ end
 -- The job fields that `read` returns.
 local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge', 'gmo:array' }
 
--- The fields of a job for its release, and one more.
-function L.release.read(job_key, field)
-  FIELDS[9] = field
+-- The fields of a job for its release, and one or two more.
+function L.release.read(job_key, field, another)
+  FIELDS[9], FIELDS[10] = field, another
   return redis.call('HMGET', job_key, unpack(FIELDS))
 end
 

@@ -115,26 +115,26 @@ local function mark(job_key, ref, outcome)
 end
 
 -- Decides on a node that starts or restarts, by the outcomes counted so far; a node that cannot run is blocked.
--- Returns true when it may be released.
+-- Returns whether it may be released, and its fields from `L.release.read`.
 function L.rules.decide(key, ref)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'gmo:rule', 'depsCompleted', COUNTERS.skipped, 'gmo:why', 'state',
-    COUNTERS.failed)
-  local now_due
-  if v[1] then
-    now_due = verdict(prefix, job_id, v[1])
-  elseif (tonumber(v[3]) or 0) > 0 then
+  local v = L.release.read(job_key, 'depsCompleted', COUNTERS.skipped)
+  local skips, now_due = tonumber(v[10]) or 0
+  if v[4] then
+    now_due = verdict(prefix, job_id, v[4])
+  elseif skips > 0 then
     now_due = 'skipped'
   else
-    now_due = (tonumber(v[2]) or 0) >= redis.call('SCARD', prefix .. 'deps:' .. job_id) and 'run'
+    now_due = (tonumber(v[9]) or 0) >= redis.call('SCARD', prefix .. 'deps:' .. job_id) and 'run'
   end
-  if v[5] == 'waiting-children' and (now_due == 'failed' or now_due == 'skipped') then
-    local outcome = (tonumber(v[6]) or 0) > 0 and 'failed' or (tonumber(v[3]) or 0) > 0 and 'skipped' or 'completed'
-    local cause = v[1] and 'rule ' .. v[1] .. ' is not met' or 'a dependency' -- a rerun has not kept which one
-    block(key, job_key, ref, now_due, v[4] or outcome .. '\n' .. cause)
+  if v[1] == 'waiting-children' and (now_due == 'failed' or now_due == 'skipped') then
+    local outcome = count(job_key, COUNTERS.failed) > 0 and 'failed' or skips > 0 and 'skipped' or 'completed'
+    local cause = v[4] and 'rule ' .. v[4] .. ' is not met' or 'a dependency' -- a rerun has not kept which one
+    local why = redis.call('HGET', job_key, 'gmo:why')
+    block(key, job_key, ref, now_due, why or outcome .. '\n' .. cause)
   end
-  return now_due == 'run'
+  return now_due == 'run', v
 end
 
 -- Counts a dependency like glide-mq. Returns whether it was the last that the node waits for.
