@@ -20,7 +20,7 @@ PARALLEL := -n $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench bench-check bench-renew constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -176,6 +176,13 @@ bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq, RQ, Chasq
 	$(BIN)/python -m benchmarks.recovery --plot .bench/recovery.svg
 	$(BIN)/python -m benchmarks.airflow_triggers
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60) --plot .bench/soak.svg
+
+# The figures hold for one version of Python and of Valkey: benchmarks/results/instructions.json.
+bench-check: setup  ## Check by valgrind that no job or node takes 15 % more instructions than the committed figures (some minutes).
+	$(BIN)/python -m benchmarks.bench_check
+
+bench-renew: setup  ## Write the figures of bench-check as they are now (WORKS="drain,add" for some).
+	$(BIN)/python -m benchmarks.bench_check --renew $(if $(WORKS),--works "$(WORKS)")
 
 constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
