@@ -32,7 +32,7 @@ array opened: waiting-children > active
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
     gmo_expire_due gmo_revoke_job gmo_change_nodes gmo_run_again
 array ended: active > completed failed
-    gmo_finish_and_fetch gmo_reclaim
+    gmo_finish_and_fetch gmo_reclaim gmo_check_open
 slice leased: absent > active
     gmo_finish_and_fetch
 slice given back: active > absent

@@ -13,7 +13,7 @@
 --       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs),
 --       number of this activation, which grows with each of the job, gmo:suspect (see losses.lua), '+' if prefetched,
 --       which is then the last character of its token; of a slice of an array, whose other fields are those of the
---       array: {elements (see slices.lua), how often each was tried ('' = never), items (a line each), or start and
+--       array: {elements (see element_list.lua), how often each was tried ('' = never), items (a line each), or start and
 --       step of the range}
 --       The two positions and the due time are set when fewer jobs than requested started, else '' and -1: a client
 --       that reads both streams from there misses nothing that makes a job ready.
@@ -134,7 +134,8 @@ local function finish_and_fetch(keys, args)
   local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
     completed = 0, took = 0, schedules = -1, spent = 0, budget = BUDGET, ended = {},
-    starts = more > 0 and tonumber(args[#args - more + 1]) or nil, sizes = more == 2 and args[#args] or nil }
+    starts = more > 0 and tonumber(args[#args - more + 1]) or nil, sizes = more == 2 and args[#args] or nil,
+    fetches = more == 2 and wanted > 0 and args[6] ~= 'again' }
   local verdicts = L.tags.together(accept, x, args)
   local is_full, held, until_ms = true, '', -1
   if args[6] == 'again' then

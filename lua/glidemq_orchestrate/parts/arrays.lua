@@ -49,14 +49,19 @@ local function available(a, now)
 end
 
 -- Notes from when on a slice can be leased. An array from which slices were leased now goes behind all others, so that
--- no array has to wait for the end of another. Events wake idle workers.
-function L.arrays.place(a, now, had_its_turn)
+-- no array has to wait for the end of another. An event wakes idle workers if one can be leased sooner than they know; not
+-- if this call `fetches` next.
+function L.arrays.place(a, now, had_its_turn, fetches)
   local key, due = a.prefix .. 'gmo:arrays', available(a, now)
+  local known = tonumber(redis.call('ZSCORE', key, a.id) or NEVER)
+  local is_news = due < known and known > now and not (fetches and due <= now)
   if due <= now then
-    local since = not had_its_turn and tonumber(redis.call('ZSCORE', key, a.id))
-    due = since and since <= now and since or now
+    due = not had_its_turn and known <= now and known or now
   end
   redis.call('ZADD', key, L.numbers.text(due), a.id)
+  if is_news then
+    L.events.emit(a.prefix .. 'events', 'active', a.id)
+  end
 end
 
 -- Opens an array whose dependencies have ended: workers lease slices after the delay.
@@ -64,14 +69,25 @@ function L.arrays.open(prefix, job_id, delay, now)
   redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'active', 'lastActive', L.numbers.text(now))
   redis.call('HSET', prefix .. 'gmo:array:' .. job_id, 'opened', L.numbers.text(now + delay))
   L.arrays.place(L.arrays.read(prefix, job_id), now)
-  L.events.emit(prefix .. 'events', 'active', job_id)
 end
 
--- Makes sure that slices of an array whose job is active can be leased.
+-- Makes sure that an array whose job is active goes on: its elements run, or can run. If none is left that could, although
+-- some have not ended, another client has removed them, and the node fails.
 function L.arrays.ensure(prefix, job_id, now)
-  if not redis.call('ZSCORE', prefix .. 'gmo:arrays', job_id) then
-    L.arrays.place(L.arrays.read(prefix, job_id), now)
+  local a = L.arrays.read(prefix, job_id)
+  for _, slice_id in ipairs(redis.call('SMEMBERS', a.key .. ':slices')) do
+    if redis.call('EXISTS', prefix .. 'job:' .. slice_id) == 1 then
+      return L.arrays.place(a, now)
+    end
+    redis.call('SREM', a.key .. ':slices', slice_id)
   end
+  a.running = 0
+  redis.call('HSET', a.key, 'running', 0)
+  if available(a, now) == NEVER then
+    local reason = 'elements that had not ended were removed. Fix: restart the flow'
+    return L.end_nodes.fail_and_notify(L.record.of_job(prefix, job_id), prefix .. job_id, reason, now)
+  end
+  L.arrays.place(a, now)
 end
 
 -- How many elements run in all open arrays of a queue.

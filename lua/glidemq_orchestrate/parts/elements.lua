@@ -115,7 +115,7 @@ function L.elements.accept(x, o, array_id)
   end
   x.spent = x.spent + COST
   if not L.arrays.end_if_done(x, a) then
-    L.arrays.place(a, x.now)
+    L.arrays.place(a, x.now, false, x.fetches)
     L.arrays.tell(a, x.now)
   end
   return verdict

@@ -5,7 +5,7 @@
 --   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)   f<attempts allowed> <backoff, ms> <reason>
 -- In a reason, line ends are replaced by spaces.
 L.slices = {}
-local ARRAYS, MAX, MISSING = 8, 100, '?'
+local ARRAYS, MAX, BROKEN = 8, 100, 60000
 -- A call leases slices until their costs reach BUDGET: COST for each, and for each element 1, or LARGE if its item has a
 -- chunk of its own.
 local BUDGET, COST, LARGE, PAGE = 1000, 20, 100, 500
@@ -50,39 +50,6 @@ local function next_elements(a, count, now)
   return found
 end
 
--- The items of these elements, a line each; '' for a range. A missing item is not JSON, so that its worker refuses it.
-local function items_of(a, elements)
-  if a.per == 0 then
-    return ''
-  elseif elements[1] % a.per == 0 and #elements == math.min(a.per, a.size - elements[1])
-    and elements[#elements] == elements[1] + #elements - 1 then -- a whole chunk
-    return redis.call('HGET', a.key .. ':items', text(elements[1] / a.per)) or MISSING
-  end
-  local lines, chunk, number = {}, nil, -1
-  for i, element in ipairs(elements) do
-    if math.floor(element / a.per) ~= number then
-      number, chunk = math.floor(element / a.per), {}
-      local packed = redis.call('HGET', a.key .. ':items', text(number)) or MISSING
-      for line in L.positions.lines(packed) do chunk[#chunk + 1] = line end
-    end
-    lines[i] = chunk[element % a.per + 1] or MISSING
-  end
-  return table.concat(lines, '\n')
-end
-
--- What the worker needs of a slice beside the row of its array: elements, how often each was tried, items. `joined`: the
--- text of the elements.
-local function about(a, elements, joined)
-  local words, tried = {}, ''
-  if redis.call('EXISTS', a.key .. ':attempts') == 1 then
-    for i, element in ipairs(elements) do words[i] = text(element) end
-    local counts = redis.call('HMGET', a.key .. ':attempts', unpack(words))
-    for i = 1, #words do counts[i] = counts[i] or '0' end
-    tried = table.concat(counts, ',')
-  end
-  return { joined, tried, items_of(a, elements), a.range }
-end
-
 -- What an element of this array counts for the budget of a call: more if its item is large.
 local function cost_of(a)
   return a.per > 0 and LARGE / a.per or 1
@@ -116,7 +83,7 @@ local function lease(x, a, v, size, ahead)
   redis.call('SADD', a.key .. ':slices', id)
   redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, id)
   x.leased = (x.leased or 0) + COST + #elements * cost_of(a)
-  return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead, about = about(a, elements, joined) }
+  return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead, about = L.slice_items.about(a, elements, joined) }
 end
 
 -- Adds the row of a slice of an array. `v`: the fields of the array's job; `given`: its inputs.
@@ -129,21 +96,33 @@ local function add_row(x, slice, v, given)
   x.jobs[#x.jobs + 1] = row
 end
 
--- Leases slices of open arrays until `count` jobs have started, or as many elements as one call may lease. Returns false
--- if there were no more.
+-- Leases slices of an array until `count` jobs have started, or as many elements as one call may lease.
+local function fetch_of(x, job_id, count)
+  local a, v = L.arrays.read(x.prefix, job_id), L.fetch.read(x.prefix .. 'job:' .. job_id)
+  if not a then
+    return redis.call('ZREM', x.prefix .. 'gmo:arrays', job_id) -- another client has removed it
+  end
+  local size, before, given = tonumber(x.sizes[v[1]] or x.sizes['']) or 1, #x.jobs, L.inputs.read(x.prefix, job_id)
+  while #x.jobs < count and (x.leased or 0) < BUDGET do
+    local ahead = x.starts and #x.jobs >= x.starts and '+' or ''
+    local slice = lease(x, a, v, size, ahead)
+    if not slice then break end
+    add_row(x, slice, v, given)
+  end
+  L.arrays.place(a, x.now, #x.jobs > before)
+end
+
+-- Leases slices of open arrays. Returns false if there were no more. One that cannot be read does not block the others.
 function L.slices.fetch(x, count)
   local ready = redis.call('ZRANGEBYSCORE', x.prefix .. 'gmo:arrays', '-inf', x.now, 'LIMIT', 0, ARRAYS)
   for _, job_id in ipairs(ready) do
-    local a, v = L.arrays.read(x.prefix, job_id), L.fetch.read(x.prefix .. 'job:' .. job_id)
-    local size, before, given = tonumber(x.sizes[v[1]] or x.sizes['']) or 1, #x.jobs, L.inputs.read(x.prefix, job_id)
-    while #x.jobs < count and (x.leased or 0) < BUDGET do
-      local ahead = x.starts and #x.jobs >= x.starts and '+' or ''
-      local slice = lease(x, a, v, size, ahead)
-      if not slice then break end
-      add_row(x, slice, v, given)
+    local is_fine, why = pcall(fetch_of, x, job_id, count)
+    if not is_fine then
+      redis.call('ZADD', x.prefix .. 'gmo:arrays', text(x.now + BROKEN), job_id)
+      x.troubles[#x.troubles + 1] = job_id .. ': ' .. (type(why) == 'table' and why.err or tostring(why))
+    elseif #x.jobs >= count or (x.leased or 0) >= BUDGET then
+      break
     end
-    L.arrays.place(a, x.now, #x.jobs > before)
-    if #x.jobs >= count or (x.leased or 0) >= BUDGET then break end
   end
   return #x.jobs >= count or (x.leased or 0) >= BUDGET or #ready == ARRAYS
 end
@@ -153,7 +132,7 @@ function L.slices.again(x, slice_id, token, suspect, started, epoch)
   local of = redis.call('HMGET', x.prefix .. 'job:' .. slice_id, 'gmo:slice', 'gmo:elements')
   local a, v = L.arrays.read(x.prefix, of[1]), L.fetch.read(x.prefix .. 'job:' .. of[1])
   local slice = { id = slice_id, started = started, epoch = epoch, suspect = suspect or nil, ahead = token:sub(-1) == '+' and '+' or '',
-    about = about(a, (split(of[2], MAX)), of[2]) }
+    about = L.slice_items.about(a, (split(of[2], MAX)), of[2]) }
   add_row(x, slice, v, L.inputs.read(x.prefix, of[1]))
 end
 

@@ -258,3 +258,52 @@ def test_a_missing_item_is_refused(bench: Bench) -> None:
         assert attempt.slice is not None
         with pytest.raises(DecodeError):
             read_items(attempt.slice)
+
+
+def woken(bench: Bench) -> int:
+    return bench.events().count(("active", "f~a"))
+
+
+def test_idle_workers_are_woken_when_elements_can_run_sooner_than_they_know(array: Bench) -> None:
+    assert woken(array) == 1, "it was opened"
+    held = [lease(array, 5)[0], lease(array, 5)[0]]
+    assert end(array, held[0], "f2 700 boom", *["d"] * 4).startswith("retrying")
+    assert woken(array) == 2, "others may have to run it, if this worker is lost"
+    array.now += 2_000
+    array.reclaim(lock_ms=1_000)
+    assert elements(lease(array, 5)) == [[0]]
+    assert elements([*lease(array, 5), *lease(array, 5)]) == [[5], [6]]
+
+
+def test_a_slice_that_goes_back_wakes_idle_workers(array: Bench) -> None:
+    (slice_,) = lease(array, 10)
+    before = woken(array)
+    assert array.exchange(Outcome(slice_, Kind.BACK)).verdicts == ["ok"]
+    assert woken(array) == before + 1
+    (slice_,) = lease(array, 10)
+    array.now += 2_000
+    array.reclaim(lock_ms=1_000)
+    assert woken(array) == before + 2
+
+
+def test_an_array_that_cannot_be_read_blocks_no_other(array: Bench) -> None:
+    array.client.hset("glide:{etl}:job:f~a", "gmo:array", "{")
+    array.client.zadd("glide:{etl}:gmo:arrays", {"removed": 1})
+    answer = array.exchange(wanted=5, sizes='{"":4}')
+    assert answer.fetched == []
+    assert [trouble.partition(":")[0] for trouble in answer.troubles] == ["f~a"]
+    assert array.exchange(wanted=5, sizes='{"":4}').troubles == [], "for a minute"
+    assert array.client.zrange("glide:{etl}:gmo:arrays", 0, -1) == ["f~a"]
+
+
+def test_an_array_whose_elements_were_removed_fails(array: Bench) -> None:
+    def check() -> None:
+        array.raw("gmo_check_open", ["glide:{etl}:gmo:flow:f"], array.now, "f", "0", 100, 1_000)
+
+    (slice_,) = lease(array, 10)
+    check()
+    assert array.record()["state"] == "running"
+    array.client.delete(f"glide:{{etl}}:job:{slice_.job_id}")
+    check()
+    assert array.record()["state"] == "failed"
+    assert array.job("f~a")["failedReason"].startswith("elements that had not ended were removed")
