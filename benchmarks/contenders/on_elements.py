@@ -45,12 +45,12 @@ def on_hyperqueue(count: int, _url: str) -> tuple[float, float]:
     with LocalCluster(worker_config=WorkerConfig(cores=1)) as cluster:
         client = cluster.client()
         first = Job()
-        first.program(["true"])
+        first.program(["true"], stdout=None, stderr=None)
         client.wait_for_jobs([client.submit(first)])
         began = time.monotonic()
         job = Job()
         for _ in range(count):
-            job.program(["true"])
+            job.program(["true"], stdout=None, stderr=None)
         submitted_job = client.submit(job)
         submitted = time.monotonic()
         client.wait_for_jobs([submitted_job])
