@@ -64,9 +64,13 @@ local function write(a, w)
   a.completed, a.skipped = a.completed + #w.done, a.skipped + #w.skipped
   a.failed = a.failed + #w.failed / 2
   redis.call('HSET', a.key, 'completed', text(a.completed), 'failed', text(a.failed), 'skipped', text(a.skipped))
-  if #w.well > 0 and redis.call('EXISTS', a.key .. ':attempts', a.key .. ':lost') > 0 then
+  if #w.well > 0 and redis.call('EXISTS', a.key .. ':attempts') == 1 then
     redis.call('HDEL', a.key .. ':attempts', unpack(w.well))
-    redis.call('HDEL', a.key .. ':lost', unpack(w.well))
+  end
+  if redis.call('EXISTS', a.key .. ':lost') == 1 then -- none of these has caused the loss of a worker
+    for _, list in ipairs({ w.well, w.tried }) do
+      for i = 1, #list, list == w.tried and 2 or 1 do redis.call('HDEL', a.key .. ':lost', list[i]) end
+    end
   end
 end
 
@@ -126,6 +130,10 @@ end
 -- that need gmo_advance_flow.
 function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
   local a = L.arrays.read(r.prefix, array_id)
+  if not a then -- another client has removed the array
+    redis.call('UNLINK', r.prefix .. 'job:' .. slice_id)
+    return redis.call('ZREM', r.prefix .. 'gmo:list-held', slice_id)
+  end
   local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
   local only = #elements == 1 and text(elements[1])
   local x = { now = r.now, flows = {} }

@@ -307,3 +307,25 @@ def test_an_array_whose_elements_were_removed_fails(array: Bench) -> None:
     check()
     assert array.record()["state"] == "failed"
     assert array.job("f~a")["failedReason"].startswith("elements that had not ended were removed")
+
+
+def test_an_element_that_ends_is_no_suspect_any_more(array: Bench) -> None:
+    (slice_,) = lease(array, 4)
+    array.now += 2_000
+    array.reclaim(lock_ms=1_000)
+    for line in ("d", "f1 0 boom", "s", "f2 0 boom"):
+        (slice_,) = lease(array, 4)
+        assert slice_.suspect == 1
+        end(array, slice_, line)
+    assert array.client.exists("glide:{etl}:gmo:array:f~a:lost") == 0
+    assert elements(lease(array, 4)) == [[3]]
+    assert elements(lease(array, 4)) == [[4, 5, 6, 7]]
+
+
+def test_a_slice_of_a_removed_array_disturbs_no_reclaim(array: Bench) -> None:
+    (slice_,) = lease(array, 4)
+    array.client.delete("glide:{etl}:job:f~a")
+    array.now += 2_000
+    array.reclaim(lock_ms=1_000)
+    assert array.client.exists(f"glide:{{etl}}:job:{slice_.job_id}") == 0
+    assert array.client.zcard("glide:{etl}:gmo:list-held") == 0
