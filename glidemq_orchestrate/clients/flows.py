@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.operations.array import ArrayOperations
 from glidemq_orchestrate.clients.operations.flow import FlowOperations
@@ -28,7 +30,7 @@ __all__ = ["AsyncFlow", "AsyncFlowArray", "AsyncFlowProducer", "Flow", "FlowArra
 class FlowArray:
     """A handle of an array node of a flow, from ``Flow.array``. It caches no state."""
 
-    def __init__(self, flow: Flow, operations: ArrayOperations) -> None:
+    def __init__(self, flow: Any, operations: ArrayOperations) -> None:
         self._operations, self._run = operations, flow._run  # noqa: SLF001  its own flow
 
     counts = blocking(ArrayOperations.counts)
@@ -43,7 +45,7 @@ class FlowArray:
 class AsyncFlowArray:
     """A handle of an array node of a flow, from ``AsyncFlow.array``, with awaitable calls."""
 
-    def __init__(self, flow: AsyncFlow, operations: ArrayOperations) -> None:
+    def __init__(self, flow: Any, operations: ArrayOperations) -> None:
         self._operations, self._run = operations, flow._run  # noqa: SLF001  its own flow
 
     counts = awaited(ArrayOperations.counts)

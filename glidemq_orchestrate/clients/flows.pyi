@@ -32,7 +32,7 @@ class FlowArray:
     _operations: ArrayOperations
     _run: Any
 
-    def __init__(self, flow: Flow, operations: ArrayOperations) -> None: ...
+    def __init__(self, flow: Any, operations: ArrayOperations) -> None: ...
     def counts(self) -> ArrayCounts:
         """Read how many elements have completed, failed and so on, in constant time.
 
@@ -99,7 +99,7 @@ class AsyncFlowArray:
     _operations: ArrayOperations
     _run: Any
 
-    def __init__(self, flow: AsyncFlow, operations: ArrayOperations) -> None: ...
+    def __init__(self, flow: Any, operations: ArrayOperations) -> None: ...
     async def counts(self) -> ArrayCounts:
         """Read how many elements have completed, failed and so on, in constant time.
 

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, FlowTooLarge, GlideMQError, InvalidFlow, InvalidJob
-from glidemq_orchestrate.flows.arrays import CheckedArray, checked_array
 from glidemq_orchestrate.flows.dependencies import (
     Dependency,
     OnFailure,
@@ -26,11 +25,15 @@ from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import ArrayNode, FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import FLOW_NAME, JOB_NAME, LABEL, NODE, lasting, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.wire.codec import encode, texts, with_sorted_keys
 from glidemq_orchestrate.wire.keys import check_queue_name
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.flows.arrays import CheckedArray
 
 MAX_NODES: Final = 100_000
 MAX_LABELS: Final = 32
@@ -261,7 +264,7 @@ class _Encoder:
             on_failure=None if on_failure is OnFailure.FAIL else on_failure,
             policies=policies,
             queue_timeout_ms=timeout_ms,
-            array=checked_array(node) if isinstance(node, ArrayNode) else None,
+            array=_array_of(node) if isinstance(node, ArrayNode) else None,
         )
 
     def _of(self, options: JobOptions) -> tuple[JobOptions, str, bool]:
@@ -275,6 +278,13 @@ class _Encoder:
             wire = "{}" if full is DEFAULT_OPTIONS else full.to_wire()
             found = self._options[id(options)] = (full, wire, is_placed)
         return found
+
+
+def _array_of(node: ArrayNode) -> CheckedArray:
+    with importing():
+        from glidemq_orchestrate.flows.arrays import checked_array  # noqa: PLC0415  most DAG files need no arrays
+
+    return checked_array(node)
 
 
 def _check_spec(spec: FlowSpec, *, is_part: bool) -> None:

@@ -52,6 +52,11 @@ from dagster_glidemq import GlideMQResource, PipesGlideMQClient, glidemq_flow_as
 from glidemq_orchestrate import FlowNode, FlowSpec
 spec: FlowSpec
 """,
+    "docs/how-to/arrays.md": """from glidemq_orchestrate import Client, Context, Flow, Worker
+client: Client
+worker: Worker
+flow: Flow
+""",
     "docs/how-to/chaos.md": "def count_rows(run: str) -> int: return 5\n",
     "docs/how-to/connections.md": "secret: str\n",
     "docs/how-to/growing-flows.md": f"{_SERVED}def find_items() -> list[int]: return []\n",

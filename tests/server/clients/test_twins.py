@@ -22,9 +22,20 @@ from glidemq_orchestrate import (
     Queue,
 )
 from glidemq_orchestrate.chasquimq import AsyncChasquiQueue, ChasquiQueue
-from glidemq_orchestrate.clients import AsyncSchedules, Schedules
+from glidemq_orchestrate.clients import AsyncFlowArray, AsyncSchedules, FlowArray, Schedules
 
-AT_ONCE = ("__init__", "watch", "watch_batches", "watch_tracked", "queue", "events", "schedules", "broadcast")
+AT_ONCE = (
+    "__init__",
+    "array",
+    "iter_results",
+    "watch",
+    "watch_batches",
+    "watch_tracked",
+    "queue",
+    "events",
+    "schedules",
+    "broadcast",
+)
 PAIRS = [
     (Queue, AsyncQueue),
     (FlowProducer, AsyncFlowProducer),
@@ -33,6 +44,7 @@ PAIRS = [
     (EventReader, AsyncEventReader),
     (Schedules, AsyncSchedules),
     (Broadcast, AsyncBroadcast),
+    (FlowArray, AsyncFlowArray),
     (ChasquiQueue, AsyncChasquiQueue),
 ]
 
@@ -66,7 +78,9 @@ def operation(method: Any) -> tuple[list[str], object]:
     return makers, method
 
 
-OWN = {"close"} | {f"Client.{name}" for name in ("broadcast", "events", "queue", "queues", "schedules")}
+OWN = {"close", "Flow.array"} | {
+    f"Client.{name}" for name in ("broadcast", "events", "queue", "queues", "schedules")
+}
 AWAITED = {"blocking": "awaited", "streamed": "streamed_async"}
 
 
