@@ -12,9 +12,8 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import compress
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, Final, TypeAlias
 
@@ -36,8 +35,7 @@ _SORTING_ENCODER = json.JSONEncoder(sort_keys=True)
 _EXPONENT: Final = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]+(?:[,\]}]|$)")
 _TINY: Final = b"0.0000"
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-_CONTAINERS: Final = frozenset({dict, list, tuple})
-_PLAIN: Final = _SCALARS | _CONTAINERS
+_LISTS: Final = frozenset({list, tuple})
 _TEXT: Final = frozenset({str})
 
 
@@ -131,19 +129,19 @@ def _encoded_fast(value: JsonLike) -> bytes | None:
 
 def _is_plain(value: Any) -> bool:
     """Whether the value consists of exact JSON types, without subclasses. Must not be circular."""
-    if type(value) not in _CONTAINERS:
-        return type(value) in _SCALARS
+    if type(value) in _SCALARS:
+        return True
     containers = [value]
     for part in containers:
-        inner: Collection[Any] = part
+        inner: Iterable[Any] = part
         if type(part) is dict:
             if not _TEXT.issuperset(map(type, part)):
                 return False
             inner = part.values()
+        elif type(part) not in _LISTS:
+            return False
         if not _SCALARS.issuperset(map(type, inner)):
-            if not _PLAIN.issuperset(map(type, inner)):
-                return False
-            containers += compress(inner, map(_CONTAINERS.__contains__, map(type, inner)))
+            containers += [item for item in inner if type(item) not in _SCALARS]
     return True
 
 
