@@ -103,7 +103,7 @@ end
 -- Accepts the outcome of a slice that its worker still holds. Returns the verdict: `ok`, or that of each element, a
 -- line each.
 function L.elements.accept(x, o, array_id)
-  local a, verdict = L.arrays.read(x.prefix, array_id), 'ok'
+  local a, verdict = L.slices.array(x.prefix, o.job_id, array_id), 'ok'
   if not a then
     return 'stale the array ' .. array_id .. ' was removed'
   elseif o.kind == 'elements' then
@@ -129,10 +129,9 @@ end
 -- loss. One that ran alone fails after the last allowed loss, if that is charged to it; see losses.lua. Adds ids of flows
 -- that need gmo_advance_flow.
 function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
-  local a = L.arrays.read(r.prefix, array_id)
-  if not a then -- another client has removed the array
-    redis.call('UNLINK', r.prefix .. 'job:' .. slice_id)
-    return redis.call('ZREM', r.prefix .. 'gmo:list-held', slice_id)
+  local a = L.slices.array(r.prefix, slice_id, array_id)
+  if not a then
+    return
   end
   local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
   local only = #elements == 1 and text(elements[1])

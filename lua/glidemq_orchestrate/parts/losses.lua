@@ -68,9 +68,12 @@ function L.losses.put_back(r, lost)
   local key = r.prefix .. 'job:' .. lost.id
   local array_id = redis.call('HGET', key, 'gmo:slice')
   if array_id then
-    local a = L.arrays.read(r.prefix, array_id)
-    L.slices.give_back(a, lost.id, r.now)
-    return L.arrays.place(a, r.now)
+    local a = L.slices.array(r.prefix, lost.id, array_id)
+    if a then
+      L.slices.give_back(a, lost.id, r.now)
+      L.arrays.place(a, r.now)
+    end
+    return
   end
   if lost.entry ~= '' then
     L.stream.ack(r.prefix .. 'stream', r.group, lost.entry, false)

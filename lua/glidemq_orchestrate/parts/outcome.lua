@@ -12,8 +12,8 @@
 --   elements  of a slice of an array: text = a line for each of its elements, see slices.lua
 --   begun     not an outcome: the handler of a prefetched job begins
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
--- Verdicts: ok, retrying, failed, for elements that are not all ok one of these for each, a line each, again (too much work for one call: send it again), `stale <why>`, `error <message>`
--- (the job's keys are broken).
+-- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`, `error <message>`
+-- (the job's keys are broken). Of elements: ok for all, else a line for each.
 L.outcome = { WORDS = 9 }
 local FLOW_FAILURE = 50
 

@@ -2,7 +2,8 @@
 -- "<job id of the array>{<number>}" and the fields gmo:slice (job id of the array) and gmo:elements, a text like
 -- "0-63" or "3,7-9"; it is listed in <prefix>gmo:list-held. One outcome ends it, see outcome.lua: a line for each of
 -- its first elements, in order; the others are given back. Lines:
---   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)   f<attempts allowed> <backoff, ms> <reason>
+--   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)
+--   f<attempts allowed> <backoff, ms> <reason>
 -- In a reason, line ends are replaced by spaces.
 L.slices = {}
 local ARRAYS, MAX, BROKEN = 8, 100, 60000
@@ -83,7 +84,8 @@ local function lease(x, a, v, size, ahead)
   redis.call('SADD', a.key .. ':slices', id)
   redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, id)
   x.leased = (x.leased or 0) + COST + #elements * cost_of(a)
-  return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead, about = L.slice_items.about(a, elements, joined) }
+  return { id = id, started = x.now_text, epoch = epoch, suspect = suspect, ahead = ahead,
+    about = L.slice_items.about(a, elements, joined) }
 end
 
 -- Adds the row of a slice of an array. `v`: the fields of the array's job; `given`: its inputs.
@@ -127,12 +129,25 @@ function L.slices.fetch(x, count)
   return #x.jobs >= count or (x.leased or 0) >= BUDGET or #ready == ARRAYS
 end
 
+-- The array of a slice; nil if another client has removed it: then the slice is removed too.
+function L.slices.array(prefix, slice_id, array_id)
+  local a = L.arrays.read(prefix, array_id)
+  if not a then
+    redis.call('UNLINK', prefix .. 'job:' .. slice_id)
+    redis.call('ZREM', prefix .. 'gmo:list-held', slice_id)
+  end
+  return a
+end
+
 -- Adds the row of a leased slice again: its reply was lost.
 function L.slices.again(x, slice_id, token, suspect, started, epoch)
   local of = redis.call('HMGET', x.prefix .. 'job:' .. slice_id, 'gmo:slice', 'gmo:elements')
-  local a, v = L.arrays.read(x.prefix, of[1]), L.fetch.read(x.prefix .. 'job:' .. of[1])
-  local slice = { id = slice_id, started = started, epoch = epoch, suspect = suspect or nil, ahead = token:sub(-1) == '+' and '+' or '',
-    about = L.slice_items.about(a, (split(of[2], MAX)), of[2]) }
+  local a, v = L.slices.array(x.prefix, slice_id, of[1]), L.fetch.read(x.prefix .. 'job:' .. of[1])
+  if not a then
+    return
+  end
+  local slice = { id = slice_id, started = started, epoch = epoch, suspect = suspect or nil,
+    ahead = token:sub(-1) == '+' and '+' or '', about = L.slice_items.about(a, (split(of[2], MAX)), of[2]) }
   add_row(x, slice, v, L.inputs.read(x.prefix, of[1]))
 end
 

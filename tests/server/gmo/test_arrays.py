@@ -322,10 +322,19 @@ def test_an_element_that_ends_is_no_suspect_any_more(array: Bench) -> None:
     assert elements(lease(array, 4)) == [[4, 5, 6, 7]]
 
 
-def test_a_slice_of_a_removed_array_disturbs_no_reclaim(array: Bench) -> None:
+@pytest.mark.parametrize("how", ["reclaimed", "reported", "asked for again", "taken back"])
+def test_a_slice_of_a_removed_array_goes_and_disturbs_no_other(array: Bench, how: str) -> None:
     (slice_,) = lease(array, 4)
     array.client.delete("glide:{etl}:job:f~a")
-    array.now += 2_000
-    array.reclaim(lock_ms=1_000)
+    if how == "reclaimed":
+        array.now += 2_000
+        array.reclaim(lock_ms=1_000)
+    elif how == "reported":
+        assert end(array, slice_, "d") == "stale the array f~a was removed"
+    elif how == "asked for again":
+        assert lease(array, 4, again=True) == []
+    else:
+        array.client.hset(f"glide:{{etl}}:job:{slice_.job_id}", "gmo:until", f"1 {slice_.token}")
+        assert array.heartbeat(slice_) == -1
     assert array.client.exists(f"glide:{{etl}}:job:{slice_.job_id}") == 0
     assert array.client.zcard("glide:{etl}:gmo:list-held") == 0
