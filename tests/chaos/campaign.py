@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -83,6 +84,19 @@ def outcome_of(
             "settled_seconds": round(took, 2), "acknowledged": _acknowledged(played),
             "losses": dict(checker.losses), "violations": violations,
         }  # fmt: skip
+
+
+@contextmanager
+def undisturbed(seed: int, folder: Path, size: Size) -> Iterator[Round]:
+    """A round in which nothing goes wrong, once all has ended and everything is in its ledger."""
+    with Round(seed, folder, size, faults=()) as done:
+        done.harm()
+        assert done.settle(lambda: has_settled(done), 120)
+        with Schedules(done.world.queues[0], done.world.url) as schedulers:
+            schedulers.remove("tick")
+        assert done.settle(lambda: has_settled(done), 120)
+        done.entries += done.reader.new()
+        yield done
 
 
 def has_settled(played: Round) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.array_checks import _at_once
-from tests.chaos.campaign import has_settled
+from tests.chaos.campaign import undisturbed
 from tests.chaos.checker import Checker
 from tests.chaos.leftovers import leftovers
 from tests.chaos.round import Round
@@ -24,13 +23,7 @@ Entries = list[LedgerEntry]
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     """A round in which nothing goes wrong."""
     size = Size(flows=1, seconds=2, widest=3, arrays=2, node_workers=0, longs=0)
-    with Round(363, tmp_path_factory.mktemp("round"), size, faults=()) as done:
-        done.harm()
-        assert done.settle(lambda: has_settled(done), 120)
-        with Schedules(done.world.queues[0], done.world.url) as schedulers:
-            schedulers.remove("tick")
-        assert done.settle(lambda: has_settled(done), 120)
-        done.entries += done.reader.new()
+    with undisturbed(363, tmp_path_factory.mktemp("round"), size) as done:
         yield done
 
 

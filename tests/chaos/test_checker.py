@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_orchestrate.clients import Schedules
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry
 from tests.chaos.book import NS_IN_MS, RoundBook
 from tests.chaos.bridged_flows import QUEUE
 from tests.chaos.bridged_steps import DEAD_LETTER
-from tests.chaos.campaign import has_settled
+from tests.chaos.campaign import has_settled, undisturbed
 from tests.chaos.checker import Checker
 from tests.chaos.children import Children
 from tests.chaos.leftovers import leftovers
@@ -32,13 +31,7 @@ Entries = list[LedgerEntry]
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     """A round in which nothing goes wrong."""
     size = Size(flows=25, seconds=4, widest=15, bridged=0.2, arrays=0)
-    with Round(322, tmp_path_factory.mktemp("round"), size, faults=()) as done:
-        done.harm()
-        assert done.settle(lambda: has_settled(done), 120)
-        with Schedules(done.world.queues[0], done.world.url) as schedulers:
-            schedulers.remove("tick")
-        assert done.settle(lambda: has_settled(done), 120)
-        done.entries += done.reader.new()
+    with undisturbed(322, tmp_path_factory.mktemp("round"), size) as done:
         yield done
 
 
