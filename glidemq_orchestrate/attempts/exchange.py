@@ -79,6 +79,11 @@ class Outcome(NamedTuple):
     second: int = 0
     group: str = ""
 
+    @property
+    def elements(self) -> int:
+        """How many elements of a slice have a line, for ``ELEMENTS``."""
+        return self.text.count("\n") + 1
+
 
 class Held(StrEnum):
     """The limit that holds jobs back."""

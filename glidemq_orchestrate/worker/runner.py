@@ -31,7 +31,7 @@ from glidemq_orchestrate.worker.held_jobs import (
     UnreportedStarts,
 )
 from glidemq_orchestrate.worker.job_slots import JobSlots
-from glidemq_orchestrate.worker.slices import SliceSizes, count_of, ends_of, execute_slice, is_of_elements
+from glidemq_orchestrate.worker.slices import SliceSizes, ends_of, execute_slice, is_of_elements
 from glidemq_orchestrate.worker.statistics import JobStatistics
 from glidemq_orchestrate.worker.tasks import JobTask
 from glidemq_orchestrate.worker.threads import ThreadsUnavailable
@@ -430,7 +430,7 @@ class JobRunner:
         if is_of_elements(outcome) and not verdict.startswith(("stale ", "error ")):
             if verdict == "ok" and not self._events.has_listeners:
                 self.log.verdict(outcome, verdict)
-                self.statistics.elements(outcome.attempt, count_of(outcome))
+                self.statistics.elements(outcome.attempt, outcome.elements)
                 return
             for one, its_verdict in ends_of(outcome, verdict):
                 self.settled(one, its_verdict)

@@ -57,7 +57,7 @@ class SliceSizes:
         name = outcome.attempt.name
         if name in self._fixed or outcome.kind is not Kind.ELEMENTS:
             return
-        each = seconds / count_of(outcome)
+        each = seconds / outcome.elements
         mean = self._seconds.get(name, each)
         self._seconds[name] = mean = mean + (each - mean) / 4
         size = max(min(int(SLICE_SECONDS / max(mean, 1e-6)), MAX_ELEMENTS), 1)
@@ -83,7 +83,7 @@ async def execute_slice(
         return (refuse(attempt, LOST),)
     try:
         items = read_items(slice_)
-        executor.contexts.make(attempt)
+        executor.contexts.make(attempt)  # if this can be read, so can the context of each element
     except GlideMQError as exc:
         return (refuse(attempt, f"{type(exc).__name__}: {exc}"),)
     elements = list(zip(slice_.indexes, items, slice_.tried, strict=True))
@@ -173,15 +173,9 @@ def line_of(outcome: Outcome) -> str:
 _WAITS: Final[Mapping[Kind, str]] = {Kind.CHILDREN: "child jobs", Kind.SUSPEND: "a signal"}
 
 
-def count_of(outcome: Outcome) -> int:
-    """How many elements of a slice ran."""
-    return outcome.text.count("\n") + 1
-
-
 def is_of_elements(outcome: Outcome) -> bool:
     """Whether an outcome ends elements of a slice: each that has a line, or all of them in the same way."""
-    is_slice = outcome.attempt.slice is not None and outcome.attempt.element is None
-    return outcome.kind is Kind.ELEMENTS or (outcome.kind is Kind.FAIL and is_slice)
+    return outcome.attempt.slice is not None and outcome.kind in (Kind.ELEMENTS, Kind.FAIL)
 
 
 def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
@@ -194,7 +188,7 @@ def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
     verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
     for index, tried, line, one in zip(slice_.indexes, slice_.tried, lines, verdicts, strict=False):
         attempt = copy(outcome.attempt)
-        attempt.element, attempt.attempts_made = index, tried
+        attempt.slice, attempt.element, attempt.attempts_made = None, index, tried
         attempt.job_id, attempt.seconds = slice_.array_id, outcome.attempt.seconds / len(lines)
         yield _read_line(attempt, line), one
 

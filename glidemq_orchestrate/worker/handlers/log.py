@@ -109,7 +109,7 @@ class JobLog:
         if not self._has_room():
             return
         if outcome.kind is Kind.ELEMENTS:
-            count, seconds = outcome.text.count("\n") + 1, outcome.attempt.seconds
+            count, seconds = outcome.elements, outcome.attempt.seconds
             text = "%s: %s elements completed in %.2f s"
             log_job(logging.INFO, text, outcome.attempt, "elements_completed", f"{count:,}", seconds)
             return
