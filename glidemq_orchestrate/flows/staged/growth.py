@@ -295,6 +295,11 @@ def add_nodes(
     """
     if attempt.flow_id is None or attempt.node is None:
         raise InvalidFlow(f"job {attempt.job_id} is not a node of a flow, so it cannot add nodes to one")
+    if attempt.slice is not None:
+        raise InvalidFlow(
+            f"an element of array {attempt.node} cannot add nodes to its flow. "
+            "Fix: add them in a node that runs after the array"
+        )
     growth = check_growth(nodes, before=before, grower=attempt.node)
     ref = yield from reading.find(prefix, attempt.stored_flow)
     names = {attempt.node, *growth.outside, *growth.before}

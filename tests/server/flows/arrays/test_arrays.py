@@ -412,6 +412,15 @@ def test_each_element_of_a_slice_that_cannot_run_is_told_to_listeners(
     assert ended == {("failed", "x~a", index) for index in range(3)}
 
 
+def test_an_element_cannot_add_nodes(flows: FlowProducer, run_worker: RunWorker) -> None:
+    """Of which element they were is not known once its slice has ended."""
+    flow = flows.submit(flow_of(ArrayNode("a", over=range(2))), flow_id="x")
+    run_worker(["etl"], {"a": lambda ctx: ctx.flow.add_nodes([FlowNode(f"b{ctx.index}", queue="etl")])})
+    outcome = flow.wait(timeout=30)
+    assert "an element of array a cannot add nodes" in outcome.failed[0].reason
+    assert outcome.status.total == 1
+
+
 def test_a_slice_ends_early_with_large_results(flows: FlowProducer, run_worker: RunWorker) -> None:
     flow = flows.submit(flow_of(ArrayNode("a", over=range(60))), flow_id="x")
     run_worker(["etl"], {"a": lambda _: "x" * 300_000})
