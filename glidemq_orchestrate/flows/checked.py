@@ -297,7 +297,10 @@ def _check_spec(spec: FlowSpec, *, is_part: bool) -> None:
     except InvalidJob as exc:
         raise InvalidFlow(f"flow {spec.name}: {exc}") from exc
     if len(spec.nodes) > MAX_NODES:
-        raise FlowTooLarge(f"flow {spec.name} has {len(spec.nodes):,} nodes; the limit is {MAX_NODES:,}")
+        raise FlowTooLarge(
+            f"flow {spec.name} has {len(spec.nodes):,} nodes; the limit is {MAX_NODES:,}. "
+            "Fix: use an ArrayNode, or map_over(..., array=True), for nodes that differ only in an item"
+        )
     for node in spec.nodes:
         _check_node(node)
     for node in spec.nodes:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.dependencies import Dependency
-from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
+from glidemq_orchestrate.flows.spec import ArrayNode, FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import explained
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -82,28 +82,43 @@ def nested(flow: FlowSpec, *, name: str | None = None, after: Sequence[str] = ()
 
 @explained(InvalidFlow)
 def map_over(
-    template: FlowNode, items: Iterable[JsonLike], *, collect: FlowNode | None = None
+    template: FlowNode, items: Iterable[JsonLike], *, collect: FlowNode | None = None, array: bool = False
 ) -> list[FlowNode]:
     """Make one node per item: ``name[0]``, ``name[1]``, ... in the order of the items.
+
+    Or, with ``array``, one node over all of them; each item is then an element, which can be read under the
+    same name: ``flow.node("name[0]")``.
 
     Args:
         template: The queue, job, options and dependencies of each node. Its data must be an object or None:
             each node gets it with the item added as ``item``; without data, the item is the data.
         items: JSON values.
         collect: A node that waits for all of them, in addition to its own dependencies. Without items it
-            waits for the dependencies of the template.
+            waits for the dependencies of the template. Its inputs are the results by node name; of an array,
+            ``name`` with its counts, and it reads the results with ``ctx.flow.array_results(name)``.
+        array: Make an ``ArrayNode`` named as the template, for up to 100,000,000 items. Without items, none.
 
     Raises:
         InvalidFlow: The template's data is not an object.
     """
-    nodes = [
-        replace(template, name=f"{template.name}[{at}]", data=_with_item(template, item))
-        for at, item in enumerate(items)
-    ]
+    if array:
+        nodes = _as_array(template, items)
+    else:
+        nodes = [
+            replace(template, name=f"{template.name}[{at}]", data=_with_item(template, item))
+            for at, item in enumerate(items)
+        ]
     if collect is None:
         return nodes
     waited = [node.name for node in nodes] or list(template.after)
     return [*nodes, replace(collect, after=[*dict.fromkeys((*collect.after, *waited))])]
+
+
+def _as_array(template: FlowNode, items: Iterable[JsonLike]) -> list[FlowNode]:
+    """One array over the items; none without items."""
+    over = items if isinstance(items, range | list | tuple) else list(items)
+    given = {one.name: getattr(template, one.name) for one in fields(FlowNode)}
+    return [ArrayNode(over=over, **given)] if over else []
 
 
 def entries(nodes: Iterable[FlowNode]) -> list[str]:

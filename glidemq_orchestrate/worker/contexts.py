@@ -251,9 +251,10 @@ class WatchedFlow(RunningFlow):
         *,
         collect: FlowNode | None = None,
         before: Sequence[str] = (),
+        array: bool = False,
     ) -> Coroutine[Any, Any, None]:
-        """Add a node per item, and a node that collects their results, from an async handler."""
-        mapping = super().map_over_async(template, items, collect=collect, before=before)
+        """Add a node per item or one array, and a node that collects the results, from an async handler."""
+        mapping = super().map_over_async(template, items, collect=collect, before=before, array=array)
         return self._called("map_over_async", mapping)
 
     def _called(self, name: str, call: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:

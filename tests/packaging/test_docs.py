@@ -15,6 +15,7 @@ from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 import yaml
@@ -119,9 +120,13 @@ def test_every_way_to_name_a_server_is_understood_as_printed() -> None:
 def test_the_growing_flow_runs_as_printed() -> None:
     with EmbeddedServer() as server:
         worker = Worker(server.url, queues=["etl"])
-        names: dict[str, Any] = {"worker": worker, "find_items": lambda: [1, 2, 3]}
+        found = [1, 2, 3]
+        names: dict[str, Any] = {"worker": worker, "find_items": lambda: found}
+        names["find_many"] = AsyncMock(return_value=found)
         exec(block_with("months = map_over("), names)
-        for job in ("extract", "clean", "report", "item", "total"):
+        exec(block_with("async def split_many("), names)
+        worker.handler("item")(lambda ctx: ctx.data)
+        for job in ("extract", "clean", "report", "total"):
             worker.handler(job)(lambda ctx: sorted(ctx.inputs))
         thread = threading.Thread(target=worker.run)
         thread.start()
@@ -132,7 +137,10 @@ def test_the_growing_flow_runs_as_printed() -> None:
                 FlowNode("total", queue="etl", job="total", after=["split"]),
             )
             results = flows.submit(FlowSpec("growing", [split, total]), flow_id="b").result(timeout=MINUTE)
+            many = FlowNode("split", queue="etl", job="split_many")
+            report = flows.submit(FlowSpec("growing", [many]), flow_id="c").result(timeout=MINUTE)["report"]
         assert results["total"] == ["item[0]", "item[1]", "item[2]", "split"]
+        assert report == sum(found)
         worker.stop()
         thread.join(30)
 

@@ -105,9 +105,10 @@ class FlowOfNode(ABC):
         *,
         collect: FlowNode | None = None,
         before: Sequence[str] = (),
+        array: bool = False,
     ) -> None:
-        """Add a node per item, and a node that collects their results, from a plain handler."""
-        if nodes := map_over(template, items, collect=collect):
+        """Add a node per item or one array, and a node that collects the results, from a plain handler."""
+        if nodes := map_over(template, items, collect=collect, array=array):
             self.add_nodes(nodes, before=before)
 
     async def map_over_async(
@@ -117,9 +118,10 @@ class FlowOfNode(ABC):
         *,
         collect: FlowNode | None = None,
         before: Sequence[str] = (),
+        array: bool = False,
     ) -> None:
-        """Add a node per item, and a node that collects their results, from an async handler."""
-        if nodes := map_over(template, items, collect=collect):
+        """Add a node per item or one array, and a node that collects the results, from an async handler."""
+        if nodes := map_over(template, items, collect=collect, array=array):
             await self.add_nodes_async(nodes, before=before)
 
     def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:  # noqa: ARG002

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate import ArrayNode, FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows import chain, chord, group, map_over, nested
 from glidemq_orchestrate.flows.checked import check_flow
 from tests.builders import node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def edges(nodes: list[FlowNode]) -> dict[str, list[str]]:
@@ -62,6 +67,23 @@ def test_a_map_without_data_gives_the_item_itself() -> None:
 def test_a_map_over_nothing_leaves_its_collector_where_the_template_was() -> None:
     nodes = map_over(node("clean", "split"), [], collect=node("report", "head"))
     assert [(made.name, list(made.after)) for made in nodes] == [("report", ["head", "split"])]
+
+
+def test_a_map_may_make_an_array_that_its_collector_waits_for() -> None:
+    template = node("clean", "split", data={"k": 1}, options=JobOptions(attempts=3))
+    cases: list[Iterable[Any]] = [[7, "x"], range(3), iter("ab")]
+    for items in cases:
+        made, collector = map_over(template, items, collect=node("report", "head"), array=True)
+        assert isinstance(made, ArrayNode)
+        assert (made.name, made.data, made.after, made.options) == (
+            "clean", {"k": 1}, ["split"], template.options,
+        )  # fmt: skip
+        assert list(collector.after) == ["head", "clean"]
+        over = made.over
+    assert list(over) == ["a", "b"]
+    assert [list(made.after) for made in map_over(template, [], collect=node("report"), array=True)] == [
+        ["split"]
+    ]
 
 
 def test_a_template_whose_data_has_no_place_for_an_item_is_refused() -> None:
