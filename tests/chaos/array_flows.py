@@ -22,9 +22,12 @@ def array_flows(seed: int, flows: int, queues: Sequence[str]) -> tuple[FlowPlan,
 
 
 def _flow(chance: random.Random, flow_id: str, queues: tuple[str, ...]) -> FlowPlan:
-    """An array or two, with a node before or none, and one that follows."""
+    """An array or two, with a node before or none, which may add one more, and a node that follows."""
     action, queues = chance.choice(ACTIONS), (chance.choice(queues),)  # on every path in one slot
     before = [Step("before", queues[0], ms=chance.choice((0, 20)))] if chance.random() < 0.5 else []
+    if before and chance.random() < 0.5:
+        grown = _array(chance, queues[0], "grown", ("before",), action)
+        before = [replace(before[0], grows=(grown,))]
     names = tuple(step.name for step in before)
     arrays = [
         _array(chance, queues[0], f"array{number}", names, action) for number in range(chance.randint(1, 2))
