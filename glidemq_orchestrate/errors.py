@@ -7,6 +7,7 @@ There is a class for each reaction that a caller may have. ``retryable``: the sa
 
     GlideMQError
       ConfigurationError
+        ShardsMismatch
         JavaMissing
       InvalidFlow
         CycleError
@@ -90,6 +91,24 @@ def restored(kind: type[E], args: tuple[Any, ...], attributes: dict[str, Any]) -
 
 class ConfigurationError(GlideMQError, ValueError):
     """A setting is wrong: a URL, a name, an option. Nothing was sent."""
+
+
+class ShardsMismatch(ConfigurationError):
+    """A queue never had the stated number of shards; nothing was changed.
+
+    Attributes:
+        queue: The queue.
+        stated: The number that was stated.
+        stored: The number that it has; 0 for none.
+    """
+
+    def __init__(self, queue: str, stated: int, stored: int) -> None:
+        self.queue, self.stated, self.stored = queue, stated, stored
+        has = f"has {stored} shards" if stored else "is in use without shards"
+        fix = f"add shards with: glidemq queue shards {queue} {stated}"
+        if stored > stated:
+            fix = f"leave the number out, or state {stored}. Shards cannot be removed"
+        super().__init__(f"queue {queue} {has}, not {stated}. Fix: {fix}")
 
 
 class JavaMissing(ConfigurationError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -78,7 +79,7 @@ class Area:
     clock: Clock
     every_ms: int = CHECK_MS
     tick_ms: int = TICK_MS
-    elsewhere: frozenset[QueueKeys] = frozenset()
+    elsewhere: AbstractSet[QueueKeys] = frozenset()
     min_ms: int = MIN_MS
     led: dict[QueueKeys, Led] = field(default_factory=dict)
     refused: dict[QueueKeys, int] = field(default_factory=dict)

@@ -37,6 +37,7 @@ from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.forking import left_open, start_method
 from glidemq_orchestrate.foundation.functions import with_directory
+from glidemq_orchestrate.shards import MAX_SHARDS
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 
@@ -124,8 +125,19 @@ def _size(text: str) -> int:
 @reports_errors
 def worker(
     app_names: Apps,
-    queue: Annotated[list[str], typer.Option(help="Queue to serve. Repeatable.")],
+    queue: Annotated[
+        list[str], typer.Option(help="Queue to serve, with its shards if it has some. Repeatable.")
+    ],
     url: Url = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of shards of the queues, over which a cluster spreads them. A new queue gets them. "
+            "Default: as many as each queue has. To add shards later: glidemq queue shards",
+            min=1,
+            max=MAX_SHARDS,
+        ),
+    ] = None,
     concurrency: Annotated[
         int,
         typer.Option(help="Maximum number of jobs that run at the same time, over all processes.", min=1),
@@ -199,6 +211,7 @@ def worker(
         log_json=log_json,
         url=url,
         queues=queue,
+        shards=shards,
         prefix=prefix,
         lease=lease,
         shutdown_timeout=timedelta(seconds=stop_after),

@@ -16,8 +16,10 @@ from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.home import id_conflict
 from glidemq_orchestrate.flows.index import find_flow, find_ref
 from glidemq_orchestrate.flows.node_table import Row
+from glidemq_orchestrate.flows.placement import Spread, in_shard
 from glidemq_orchestrate.flows.status import BROKEN, FlowState, NodeStatus
 from glidemq_orchestrate.flows.stored_spec import changes, is_of_spec, node_differences, setting_differences
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.wire.call import Op
 
 REMOVED: Final = "its result was removed"
@@ -152,8 +154,10 @@ def explain_conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowCon
         return id_conflict(flow_id)
 
 
-def plan_submission(prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach) -> Op[FlowPlan]:
-    """The plan of ``retry_failed`` with a specification. Changes nothing.
+def plan_submission(
+    prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach, spread: Spread
+) -> Op[FlowPlan]:
+    """The plan of ``retry_failed`` with a specification, and the shards of its queues. Changes nothing.
 
     Raises:
         FlowNotFound: There is no flow with this id.
@@ -161,6 +165,7 @@ def plan_submission(prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach) 
         FlowConflict: It is a different one that cannot use the path of the flow.
     """
     ref, found = yield from find_flow(prefix, flow_id)
+    flow = in_shard(flow, spread, split_shard(ref.home.queue)[1])
     if found.digest == flow.digest and not (yield from is_lost(ref)):
         return (yield from _repair(ref, flow))
     backend.check_path(ref, flow, reach)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from glidemq_orchestrate.errors import (
@@ -45,15 +46,18 @@ from glidemq_orchestrate.flows.home import choose_home, leave_homes, link_queues
 from glidemq_orchestrate.flows.index import CurrentGeneration, find_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ownership import Ownership
+from glidemq_orchestrate.flows.placement import Spread, choose_shard, in_shard
 from glidemq_orchestrate.flows.plan import compared, explain_conflict
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus, OnExisting, raise_if_superseded
 from glidemq_orchestrate.flows.stored_spec import read_flow
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.keys import QueueKeys, generation_id
 
 MAX_GENERATIONS: Final = 5
+NO_SHARDS: Final[Spread] = MappingProxyType({})
 
 
 def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
@@ -65,8 +69,11 @@ def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
     *,
     reach: Reach = ONE_SERVER,
     owned: Ownership | None = None,
+    spread: Spread = NO_SHARDS,
 ) -> Op[FlowRef]:
     """Write and start a flow on the path for its topology, and own it. Idempotent.
+
+    ``spread``: the shards of its queues.
 
     If another generation supersedes the one to be joined, that generation is joined instead. If the server
     loses the flow before it is owned, all of this is repeated.
@@ -79,7 +86,7 @@ def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
     check_on_existing(on_existing)
     for _ in range(MAX_GENERATIONS):
         try:
-            ref = yield from _begin_or_join(prefix, flow, flow_id, on_existing, clock, reach)
+            ref = yield from _begin_or_join(prefix, flow, flow_id, on_existing, clock, reach, spread)
         except Superseded as exc:
             gone: StateError = exc
             continue
@@ -97,8 +104,15 @@ def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
 
 
 def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
-    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
+    prefix: str,
+    given: CheckedFlow,
+    flow_id: str,
+    on_existing: OnExisting,
+    clock: Clock,
+    reach: Reach,
+    spread: Spread,
 ) -> Op[FlowRef]:
+    flow = in_shard(given, spread, (yield from choose_shard(prefix, flow_id, spread, clock)))
     home = QueueKeys(prefix, (yield from choose_home(prefix, flow, flow_id, clock)))
     try:
         found = yield from take_id(home, flow_id)
@@ -107,6 +121,7 @@ def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
         place = yield from _found(prefix, flow_id, exc)
     if place:  # it keeps its home, even if another queue has more nodes now
         home = place.ref.home
+        flow = in_shard(given, spread, split_shard(home.queue)[1])
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach":
             raise (yield from explain_conflict(prefix, flow_id, flow))

@@ -43,7 +43,7 @@ KeyName = Literal[
     "gmo:schedulers", "gmo:schedulers:due", "gmo:schedulers:last", "gmo:schedulers:finished",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
     "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
-    "gmo:published", "qx:tags", "qx:tracked",
+    "gmo:published", "gmo:shards", "qx:tags", "qx:tracked",
 ]  # fmt: skip
 """The keys that a queue has once each. Those with ``gmo:`` or ``qx:`` are ours, the others glide-mq's."""
 

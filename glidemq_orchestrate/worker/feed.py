@@ -12,7 +12,7 @@ import functools
 import logging
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -106,7 +106,7 @@ class Feed:
         runner: Receives jobs and verdicts.
         clock: The current time.
         limit: The max number of starts per window, and the window in ms; (0, 0) for the limit of the queue.
-        share: The number of feeds that share the slots.
+        sharing: Returns the number of feeds that may have jobs, and share the slots.
         failures: Logs the failures that it survives.
 
     Attributes:
@@ -124,11 +124,11 @@ class Feed:
         runner: Runner,
         clock: Clock,
         limit: tuple[int, int],
-        share: int,
+        sharing: Callable[[], int],
         failures: FailureLog,
     ) -> None:
         self._run, self._worker_id, self.keys, self._slots, self._runner = run, worker_id, keys, slots, runner
-        self._clock, self._limit, self._share, self._failures = clock, limit, share, failures
+        self._clock, self._limit, self._sharing, self._failures = clock, limit, sharing, failures
         self._outbox: list[Outcome] = []
         self._woken = asyncio.Event()
         self.listening = f"listening to queue {keys.queue}"
@@ -155,6 +155,11 @@ class Feed:
     def wake(self) -> None:
         """Check again: there may be room, or jobs."""
         self._woken.set()
+
+    @property
+    def may_have_jobs(self) -> bool:
+        """Whether the queue is not known to be empty."""
+        return not self._listener.is_dry.is_set()
 
     def close(self) -> None:
         """End ``serve`` once every outcome is reported."""
@@ -241,7 +246,7 @@ class Feed:
         if self.receipts is not None and self.receipts.is_behind:
             return 0
         room = self._slots.room() - max(len(self._outbox) - MAX_OUTCOMES, 0)
-        return min(max(room // self._share, min(room, 1), 0), MAX_WANTED)
+        return min(max(room // max(self._sharing(), 1), min(room, 1), 0), MAX_WANTED)
 
     def _prepare(self, outcomes: list[Outcome], wanted: int) -> Flight:
         """A new call; the places for its jobs are reserved until the reply."""

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -55,7 +55,7 @@ class Renewer:
 
     Args:
         worker: The id of the worker.
-        queues: The queues that it serves.
+        queues: The queues that it serves; after one was added, ``restart`` includes it.
         settings: Its connection.
         lock_seconds: How long a lease lasts.
         group: The consumer group of the workers, or a subscription.
@@ -65,7 +65,7 @@ class Renewer:
     def __init__(  # noqa: PLR0913  all but the last have no sensible default
         self,
         worker: str,
-        queues: Sequence[str],
+        queues: Collection[str],
         settings: ConnectionSettings,
         lock_seconds: float,
         *,
@@ -73,7 +73,7 @@ class Renewer:
         client: str = CLIENT,
     ) -> None:
         self._client = client
-        self._worker, self._queues, self._settings, self._group = worker, list(queues), settings, group
+        self._worker, self._queues, self._settings, self._group = worker, queues, settings, group
         self._patience = patience = min(lock_seconds * SHARE, MAX_PATIENCE)
         self._is_hurried = patience < HURRIED
         limit = max(LEASES * lock_seconds, MIN_LIMIT)
@@ -130,6 +130,12 @@ class Renewer:
         finally:
             self._lock.release()
 
+    def restart(self) -> None:
+        """Start the process again, for the queues that the worker serves now."""
+        with self._lock:
+            self._end()
+        self.start()
+
     def close(self) -> None:
         """End the process and wait for its end. Repeatable."""
         with self._lock:
@@ -183,7 +189,12 @@ class Renewer:
             if one.init
         }
         path = [_SOURCES, *(os.path.abspath(part) for part in sys.path if part)]  # noqa: PTH100
-        about = {"worker": self._worker, "queues": self._queues, "group": self._group, "client": self._client}
+        about = {
+            "worker": self._worker,
+            "queues": list(self._queues),
+            "group": self._group,
+            "client": self._client,
+        }
         return {**about, "path": path, "connection": connection}
 
 
@@ -203,7 +214,7 @@ class Heartbeats:
 
     Args:
         run: Drives operations.
-        queues: The names of the queues that the worker serves.
+        queues: The names of the queues that the worker serves; it may add some.
         slots: The jobs that it holds.
         renewer: Its renewing process.
         lock_seconds: How long a lease lasts.
@@ -216,13 +227,13 @@ class Heartbeats:
     def __init__(  # noqa: PLR0913, PLR0917  the parts of its worker that it needs
         self,
         run: Run,
-        queues: Iterable[str],
+        queues: Collection[str],
         slots: JobSlots,
         renewer: Renewer,
         lock_seconds: float,
         clock: Clock,
     ) -> None:
-        self._run, self._queues, self._slots, self._renewer = run, list(queues), slots, renewer
+        self._run, self._queues, self._slots, self._renewer = run, queues, slots, renewer
         self._clock, self.seconds = clock, min(lock_seconds / 3, MAX_BEAT_SECONDS)
         self._reported_lease = math.inf  # the shortest, as last sent to the renewing process
         self._renewed: dict[str, float] = {}

@@ -25,6 +25,7 @@ from glidemq_orchestrate.flows.status import FlowState, FlowStatus, OnExisting
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.values import check_request
+from glidemq_orchestrate.shards import KnownShards, Shards
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys, check_flow_id, check_queue_name
 from glidemq_orchestrate.wire.stored import as_time
@@ -42,7 +43,7 @@ class ProducerOperations:
 
     def __init__(self, prefix: str, clock: Clock, reach: Reach) -> None:
         self._prefix, self._clock, self._reach = prefix, clock, reach
-        self._renewals = Renewals()
+        self._renewals, self._shards = Renewals(), KnownShards()
 
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
@@ -103,10 +104,16 @@ class ProducerOperations:
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(idempotency_key), owner=owner)
             owned, reach = self._owned_by(owner), self._reach
+            spread = yield from self._spread(flow)
             ref = yield from submit_flow(
-                self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
+                self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned, spread=spread
             )
             return FlowOperations(ref, self._clock, owned)
+
+    def _spread(self, flow: CheckedFlow) -> Op[Mapping[str, Shards]]:
+        """The shards of the queues of a flow."""
+        queues = [QueueKeys(self._prefix, queue) for queue in flow.queues]
+        return (yield from self._shards.of(queues, self._clock))
 
     def _has_ended(self, flow_id: str) -> Op[bool]:
         """Whether a flow with this id exists and has ended, so that joining it runs nothing."""
@@ -161,7 +168,8 @@ class ProducerOperations:
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
         name, flow = check_flow_id(flow_id), check_flow(spec)
-        return plan_submission(self._prefix, name, flow, self._reach)
+        spread = yield from self._spread(flow)
+        return (yield from plan_submission(self._prefix, name, flow, self._reach, spread))
 
     def get(self, flow_id: str, *, owner: Owner | None = None) -> Op[FlowOperations]:
         """Find the current generation of a flow by id.

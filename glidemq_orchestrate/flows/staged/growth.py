@@ -26,6 +26,7 @@ from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedNode, check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.home import link_queues
 from glidemq_orchestrate.flows.node_table import flow_nodes, read_row
+from glidemq_orchestrate.flows.placement import beside
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.flows.staged.submit import (
@@ -308,6 +309,7 @@ def add_nodes(
         raise InvalidFlow(f"flow {ref.public_id} no longer has a node {attempt.node}")
     check_place(growth, known, (yield from reading.status(ref)), attempt.node)
     placed = growth.placed(known, known[attempt.node].rank)
+    placed = replace(placed, nodes=tuple((yield from beside(ref.home, placed.nodes))))
     yield from link_queues(ref.home, (node.queue for node in placed.nodes))
     stagings = 0
     while True:
@@ -333,6 +335,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
         yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # an error if its nodes were removed
         raise
     placed = growth.placed(known, status.total)
+    placed = replace(placed, nodes=tuple((yield from beside(ref.home, placed.nodes))))
     yield from link_queues(ref.home, (node.queue for node in placed.nodes))
     for stagings in range(1, MAX_STAGINGS + 1):
         calls = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())

@@ -25,7 +25,8 @@ from glidemq_orchestrate.foundation.durations import Duration, duration, millise
 from glidemq_orchestrate.jobs.attempt import Attempt, worker_id
 from glidemq_orchestrate.server.calls import learn_time
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.shards import read_shards
+from glidemq_orchestrate.wire.call import Op, ask_each
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, check_queue_name
 from glidemq_orchestrate.worker.handlers.log import FailureLog, OneLine
@@ -181,6 +182,14 @@ class Service(AsyncFacade, ABC):
             raise ConfigurationError("queues must be a list of at least one queue name")
         names = dict.fromkeys([check_queue_name(name) for name in queues])
         return [QueueKeys(self._prefix, name) for name in names]
+
+    async def _with_shards(self, named: Sequence[QueueKeys]) -> list[QueueKeys]:
+        """The queues and their shards; of a queue that cannot be read, only the queue itself."""
+        every = await self._run(ask_each([read_shards(keys) for keys in named]))
+        members: list[QueueKeys] = []
+        for keys, shards in zip(named, every, strict=True):
+            members += [keys] if isinstance(shards, GlideMQError) else shards.members()
+        return members
 
     # --- implemented by each service ---
 
@@ -346,7 +355,7 @@ class HandlerService(Service, ABC):
         super().__init__(url, name=worker_id(kind, unique, self._lock_ms), prefix=prefix, clock=clock)
         self._queues = {keys.queue: keys for keys in self._keys_of(queues)}
         self._threads = Threads("glidemq")
-        self._renewer = Renewer(self.id, list(self._queues), self._settings, self._lock_seconds, group=group)
+        self._renewer = Renewer(self.id, self._queues.keys(), self._settings, self._lock_seconds, group=group)
         self._watchdog: Watchdog | None = None
 
     @property

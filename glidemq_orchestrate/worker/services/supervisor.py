@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import secrets
 import socket
@@ -26,6 +27,7 @@ from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.schedules import ops as schedules
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.shards import with_shard_counts
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.feed import NEVER, Feed
@@ -40,6 +42,7 @@ from glidemq_orchestrate.worker.silent_workers import SilentWorkers
 __all__ = ["Supervisor"]
 
 MAX_REST_SECONDS: Final = 5.0
+SHARDS_SECONDS: Final = 10.0
 
 
 class Supervisor(Service):
@@ -50,7 +53,8 @@ class Supervisor(Service):
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
+        queues: At least one queue name: home queues of flows, and queues that only Node workers serve. Their
+            shards are supervised too.
         prefix: First part of every key.
         interval: The time between two checks while nothing happens; 100 ms to 5 s.
         lease: The jobs of a worker are reclaimed after this long without a heartbeat; at least a second.
@@ -76,9 +80,22 @@ class Supervisor(Service):
         super().__init__(url, name=name, prefix=prefix, clock=clock)
         every = duration("interval", interval, min_=timedelta(milliseconds=100), max_=timedelta(seconds=5))
         lock = duration("lease", lease, min_=timedelta(seconds=1))
-        keys, lock_ms, every_ms = self._keys_of(queues), milliseconds(lock), milliseconds(every)
-        owns = [Supervision(queue, self.id, lock_ms, max_stalled) for queue in keys]
-        self._areas = [Area(own, self._clock, every_ms, every_ms, frozenset(keys)) for own in owns]
+        self._named, self._every_ms = self._keys_of(queues), milliseconds(every)
+        self._lock_ms, self._max_stalled = milliseconds(lock), max_stalled
+        self._supervised: dict[QueueKeys, Area] = {}
+        self._shards_read_at = -math.inf
+
+    async def _find_queues(self) -> list[Area]:
+        """Find the queues and their shards, at intervals; returns the areas of those that are new."""
+        if time.monotonic() - self._shards_read_at < SHARDS_SECONDS:
+            return []
+        every, self._shards_read_at = await self._with_shards(self._named), time.monotonic()
+        new = [keys for keys in every if keys not in self._supervised]
+        for keys in new:
+            own = Supervision(keys, self.id, self._lock_ms, self._max_stalled)
+            around = self._supervised.keys()
+            self._supervised[keys] = Area(own, self._clock, self._every_ms, self._every_ms, around)
+        return [self._supervised[keys] for keys in new]
 
     async def tick(self) -> bool:
         """Maintain all queues once. Returns whether this supervisor leads all of them. Repeatable.
@@ -86,27 +103,32 @@ class Supervisor(Service):
         Raises:
             GlideMQError: A queue could not be supervised.
         """
-        for area in self._areas:
+        await self._find_queues()
+        for area in self._supervised.values():
             await self._run(client_supervision.supervise(area))
-        return all(area.leads for area in self._areas)
+        return all(area.leads for area in self._supervised.values())
 
     @property
     def rest(self) -> float:
         """The seconds until the next ``tick`` has something to do."""
-        return min(area.rest_ms for area in self._areas) / 1000
+        return min((area.rest_ms for area in self._supervised.values()), default=0) / 1000
 
     async def resign(self) -> None:
         """Release the lead immediately; ``tick`` takes it again if it is free."""
-        for area in self._areas:
+        for area in self._supervised.values():
             await self._run(client_supervision.resign(area))
 
     _kind = "supervisor"
 
     def _introduction(self) -> str:
-        return f"{self.id} supervises queues {', '.join(one.own.queue.queue for one in self._areas)}"
+        return f"{self.id} supervises queues {with_shard_counts(self._named, self._supervised)}"
 
     async def _begin(self) -> None:
-        for area in self._areas:
+        await self._supervise_new_queues()
+        self._every("shards", SHARDS_SECONDS, self._supervise_new_queues)
+
+    async def _supervise_new_queues(self) -> None:
+        for area in await self._find_queues():
             what = f"supervising queue {area.own.queue.queue}"
             try:
                 await self._run(client_supervision.supervise(area))

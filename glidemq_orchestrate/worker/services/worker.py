@@ -36,6 +36,7 @@ from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.shards import check_count, declare, with_shard_counts
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.executor import Caller, Executor, Unhandled
@@ -57,7 +58,7 @@ from glidemq_orchestrate.worker.receipts import Receipts
 from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.runner import JobRunner
 from glidemq_orchestrate.worker.services.service import HandlerService, logger
-from glidemq_orchestrate.worker.services.supervisor import QueueChores
+from glidemq_orchestrate.worker.services.supervisor import SHARDS_SECONDS, QueueChores
 from glidemq_orchestrate.worker.silent_workers import SilentWorkers
 from glidemq_orchestrate.worker.statistics import REPORT_SECONDS
 from glidemq_orchestrate.worker.usage_limits import Budget, TokenLimit, Tokens
@@ -75,7 +76,10 @@ class Worker(HandlerService, RegistersHandlers):
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        queues: At least one queue name.
+        queues: At least one queue name. A queue with shards is served whole, and soon after shards were
+            added, these too.
+        shards: How many shards the queues have, at most 256, as ``Queue``. A new queue gets them. None: as
+            many as each has.
         concurrency: The number of jobs that run at the same time, at least 1; plain functions run in as many
             threads.
         prefetch: How many jobs to hold beyond the running ones, so that the next one starts without a round
@@ -103,7 +107,8 @@ class Worker(HandlerService, RegistersHandlers):
         clock: For tests.
 
     Raises:
-        ConfigurationError: A value is not usable.
+        ConfigurationError: A value is not usable. ``ShardsMismatch`` at the start: a queue never had this
+            number of shards.
     """
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
@@ -111,6 +116,7 @@ class Worker(HandlerService, RegistersHandlers):
         url: Address = None,
         *,
         queues: Sequence[str],
+        shards: int | None = None,
         concurrency: int = 10,
         prefetch: int | None = None,
         rate_limit: RateLimit | None = None,
@@ -153,9 +159,12 @@ class Worker(HandlerService, RegistersHandlers):
         self._only_known = only_known
         self._limit = (rate_limit.max, milliseconds(rate_limit.per)) if rate_limit else (0, 0)
         self._heartbeats = Heartbeats(
-            self._run, self._queues, self._slots, self._renewer, self._lock_seconds, self._clock
+            self._run, self._queues.keys(), self._slots, self._renewer, self._lock_seconds, self._clock
         )
-        self._chores = {name: self._chores_of(keys, max_stalled) for name, keys in self._queues.items()}
+        self._shards = None if shards is None else check_count(shards)
+        self._named, self._max_stalled = list(self._queues.values()), max_stalled
+        self._supervised = set(self._named)
+        self._chores = {name: self._chores_of(keys) for name, keys in self._queues.items()}
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
         self._processes: Processes | None = None
@@ -184,12 +193,14 @@ class Worker(HandlerService, RegistersHandlers):
     _kind = "worker"
 
     def _introduction(self) -> str:
-        queues, handlers = ", ".join(self._queues), ", ".join(self.handlers.names) or "none"
+        handlers = ", ".join(self.handlers.names) or "none"
+        queues = with_shard_counts(self._named, self._queues.values())
         places = f"up to {self._slots.concurrency} jobs at a time"
         where = self._settings.where
         return f"worker {self.id} serves queues {queues} at {where}, {places}, handlers {handlers}"
 
     async def _begin(self) -> None:
+        await self._find_shards()
         for name, keys in self._queues.items():
             try:
                 await self._run(workers.open_queues([keys]))
@@ -206,12 +217,50 @@ class Worker(HandlerService, RegistersHandlers):
         self._jobs = jobs = self._job_runner()
         await self._start_guards(jobs.executing, jobs.note)
         for name, keys in self._queues.items():
-            self._feeds[name] = Feed(
-                self._run, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
-                self._failures,
-            )  # fmt: skip
+            self._feeds[name] = self._feed_of(keys, jobs)
         for name, keys in self._queues.items():
             self._begin_queue(name, keys, jobs, is_registered=await self._register(name))
+        self._every("shards", SHARDS_SECONDS, partial(self._serve_new_shards, jobs), immediately=False)
+
+    def _feed_of(self, keys: QueueKeys, jobs: JobRunner) -> Feed:
+        return Feed(
+            self._run, self.id, keys, self._slots, jobs, self._clock, self._limit, self._feeds_with_jobs,
+            self._failures,
+        )  # fmt: skip
+
+    def _feeds_with_jobs(self) -> int:
+        return sum(feed.may_have_jobs for feed in self._feeds.values())
+
+    async def _find_shards(self) -> list[QueueKeys]:
+        """Serve the shards of the queues that it was given too; returns those that are new.
+
+        Raises:
+            ShardsMismatch: A queue never had the number of shards that was stated.
+        """
+        if self._shards is not None:
+            for keys in self._named:
+                await self._run(declare(keys, self._shards))
+        new = [keys for keys in await self._with_shards(self._named) if keys.queue not in self._queues]
+        for keys in new:
+            self._queues[keys.queue] = keys
+            self._supervised.add(keys)
+            self._chores[keys.queue] = self._chores_of(keys)
+        return new
+
+    async def _serve_new_shards(self, jobs: JobRunner) -> None:
+        """Serve the shards that its queues have got since it began."""
+        self._shards = None
+        new = await self._find_shards()
+        for keys in new:
+            self._feeds[keys.queue] = self._feed_of(keys, jobs)
+            await self._run(workers.open_queues([keys]))
+            is_registered = await self._register(keys.queue)
+            self._begin_queue(keys.queue, keys, jobs, is_registered=is_registered)
+        if new:
+            await asyncio.to_thread(self._renewer.restart)
+            queues = with_shard_counts(self._named, self._queues.values())
+            extra = {"action": "worker_shards", "worker": self.id}
+            logger.info("worker %s serves new shards: queues %s", self.id, queues, extra=extra)
 
     async def _register(self, name: str) -> bool:
         """Register on a queue; returns False if that failed. Before the start hooks it would be too early."""
@@ -358,10 +407,10 @@ class Worker(HandlerService, RegistersHandlers):
         if self._jobs is not None:
             await self._jobs.forward(token, kind, text)
 
-    def _chores_of(self, keys: QueueKeys, max_stalled: int) -> QueueChores:
-        own = Supervision(keys, self.id, self._lock_ms, max_stalled)
+    def _chores_of(self, keys: QueueKeys) -> QueueChores:
+        own = Supervision(keys, self.id, self._lock_ms, self._max_stalled)
         every_ms = int(UPKEEP_SECONDS * 1000)
-        area = Area(own, self._clock, every_ms, every_ms, frozenset(self._queues.values()))
+        area = Area(own, self._clock, every_ms, every_ms, self._supervised)
         silent = SilentWorkers(keys.queue, self._slots)
         return QueueChores(
             self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, silent, area, self._clock

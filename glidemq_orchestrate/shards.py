@@ -1,0 +1,217 @@
+"""A queue that is spread over the slots of a cluster: its shards, and how many it has.
+
+Each shard is a glide-mq queue with a slot of its own, and shard *i* of every queue is in the same slot. So
+the shards of one number, of all queues, work together as on one server: a flow lives in one number. The queue
+itself stays in use beside its shards: for jobs of clients in Node, and for what was there before.
+
+A queue only ever gets more shards. Clients learn of more with a delay and use them from the same time on,
+which is stored with the number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from binascii import crc_hqx
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import ConfigurationError, ShardsMismatch
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.wire.keys import SLOTS, QueueKeys
+
+MAX_SHARDS: Final = 256
+KNOWN_MS: Final = 30_000
+"""For how long a client relies on the number of shards that it has read."""
+SETTLE_MS: Final = 2 * KNOWN_MS
+"""The time from adding shards until clients use them: by then each client has read the new number."""
+_SHARD: Final = re.compile(r"(.+)~([0-9]{1,3})~([0-9a-z]{4})\Z", re.DOTALL)
+_LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SUFFIX: Final = 4
+_SLOT_BITS: Final = 14
+
+
+def shard_slot(index: int) -> int:
+    """The slot of a shard, for every queue: the reversed bits of the number.
+
+    So the first two, four, eight ... shards are evenly spaced, and more shards leave the others where they
+    are.
+    """
+    return int(f"{index:0{_SLOT_BITS}b}"[::-1], 2)
+
+
+@lru_cache(maxsize=4096)
+def shard_name(queue: str, index: int) -> str:
+    """The queue that is a shard: the name, the number, and a suffix that puts it into the shard's slot."""
+    stem = f"{queue}~{index}~"
+    # A CRC is linear: the state after the stem, moved on by the length of the suffix, is a fixed difference.
+    moved = crc_hqx(bytes(_SUFFIX), crc_hqx(stem.encode(), 0))
+    return stem + _suffixes()[(moved ^ shard_slot(index)) % SLOTS]
+
+
+@lru_cache(maxsize=1)
+def _suffixes() -> Sequence[str]:
+    """For each slot the first suffix whose own CRC belongs to it."""
+    found: dict[int, str] = {}
+    for letters in product(_LETTERS, repeat=_SUFFIX):
+        suffix = "".join(letters)
+        found.setdefault(crc_hqx(suffix.encode(), 0) % SLOTS, suffix)
+        if len(found) == SLOTS:
+            break
+    return [found[slot] for slot in range(SLOTS)]
+
+
+def split_shard(name: str) -> tuple[str, int | None]:
+    """The queue of a shard and its number; the name itself and None for any other queue."""
+    if "~" in name and (found := _SHARD.match(name)) and name == shard_name(found[1], int(found[2])):
+        return found[1], int(found[2])
+    return name, None
+
+
+def shard_for(key: str, count: int) -> int:
+    """The shard for a key, out of so many: always the same, and with more shards mostly still the same.
+
+    Jump consistent hashing (Lamping and Veach, 2014).
+    """
+    state = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
+    found, following = -1, 0
+    while following < count:
+        found = following
+        state = (state * 2862933555777941757 + 1) % 2**64
+        following = int((found + 1) * (2**31 / ((state >> 33) + 1)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The shards of a queue.
+
+    Attributes:
+        queue: The queue.
+        since: Since when it has how many shards (ms since the epoch), by number of shards; since 0 if it was
+            new.
+    """
+
+    queue: QueueKeys
+    since: Mapping[int, int]
+
+    @property
+    def total(self) -> int:
+        """How many it has, including those that no client uses yet; 0 for a queue without shards."""
+        return max(self.since, default=0)
+
+    def counts(self, now_ms: int) -> list[int]:
+        """How many clients have used until now, newest first."""
+        return sorted((count for count, at in self.since.items() if at <= now_ms), reverse=True)
+
+    def count(self, now_ms: int) -> int:
+        """How many clients use now."""
+        return next(iter(self.counts(now_ms)), 0)
+
+    def one(self, index: int) -> QueueKeys:
+        """A shard."""
+        return QueueKeys(self.queue.prefix, shard_name(self.queue.queue, index))
+
+    def members(self) -> list[QueueKeys]:
+        """The queue itself and all its shards."""
+        return [self.queue, *(self.one(index) for index in range(self.total))]
+
+
+def check_count(count: int) -> int:
+    """Return the number of shards if a queue can have so many.
+
+    Raises:
+        ConfigurationError: It is not a number from 1 to 256.
+    """
+    if type(count) is not int or not 1 <= count <= MAX_SHARDS:
+        raise ConfigurationError(f"shards must be a number from 1 to {MAX_SHARDS}, got {described(count)}")
+    return count
+
+
+def read_shards(queue: QueueKeys) -> Call[Shards]:
+    """How many shards a queue has."""
+
+    def decode(reply: Any) -> Shards:
+        return Shards(queue, {int(count): int(at) for count, at in replies.pairs(reply).items()})
+
+    return command("HGETALL", queue.key("gmo:shards"), decode=decode)
+
+
+def _write_count(queue: QueueKeys, count: int, at_ms: int) -> Call[None]:
+    """Note that a queue has so many shards from a time on, unless that is noted. Idempotent."""
+    words = ("HSETNX", queue.key("gmo:shards"), count, at_ms)
+    return command(*words, decode=replies.anything, repeatable=True)
+
+
+def _in_use(queue: QueueKeys) -> Call[bool]:
+    """Whether there are jobs or flows in a queue, or it ever numbered a job."""
+    return command("EXISTS", *queue.keys("id", "stream", "scheduled", "gmo:priorities"), decode=bool)
+
+
+def declare(queue: QueueKeys, count: int) -> Op[Shards]:
+    """The shards of a queue that should have so many; a new queue gets them at once. Idempotent.
+
+    An earlier number is accepted too: settings name it until they are changed.
+
+    Raises:
+        ShardsMismatch: It never had this number.
+    """
+    found = yield from ask(read_shards(queue))
+    if not found.total and not (yield from ask(_in_use(queue))):
+        yield from ask(_write_count(queue, count, 0))
+        found = yield from ask(read_shards(queue))
+    if count not in found.since:
+        raise ShardsMismatch(queue.queue, count, found.total)
+    return found
+
+
+def add_shards(queue: QueueKeys, count: int, now_ms: int) -> Op[Shards]:
+    """Let a queue have so many shards; clients use them after a minute. Idempotent.
+
+    Raises:
+        ShardsMismatch: It has more.
+    """
+    found = yield from ask(read_shards(queue))
+    if found.total > count:
+        raise ShardsMismatch(queue.queue, count, found.total)
+    if found.total == count:
+        return found
+    fresh = not found.total and not (yield from ask(_in_use(queue)))
+    yield from ask(_write_count(queue, count, 0 if fresh else now_ms + SETTLE_MS))
+    return (yield from ask(read_shards(queue)))
+
+
+def with_shard_counts(named: Iterable[QueueKeys], served: Iterable[QueueKeys]) -> str:
+    """The names of queues, with the number of their shards among those served."""
+    every = [split_shard(keys.queue) for keys in served]
+    shards = Counter(queue for queue, index in every if index is not None)
+    counted = ((keys.queue, shards[keys.queue]) for keys in named)
+    return ", ".join(f"{queue} ({count} shards)" if count else queue for queue, count in counted)
+
+
+class KnownShards:
+    """What a client knows of the shards of queues, for ``KNOWN_MS``."""
+
+    def __init__(self) -> None:
+        self._known: dict[QueueKeys, tuple[int, Shards]] = {}
+
+    def of(self, queues: Iterable[QueueKeys], clock: Clock) -> Op[dict[str, Shards]]:
+        """The shards of those queues that have some, by name."""
+        every, now_ms = list(queues), clock.monotonic_ms()
+        old = [one for one in every if one not in self._known or now_ms >= self._known[one][0]]
+        if old:
+            for shards in (yield from ask_all([read_shards(one) for one in old])):
+                self._known[shards.queue] = (now_ms + KNOWN_MS, shards)
+        found = (self._known[one][1] for one in every)
+        return {shards.queue.queue: shards for shards in found if shards.total}
+
+    def forget(self, queue: QueueKeys) -> None:
+        """Read the shards of a queue again with the next operation."""
+        self._known.pop(queue, None)

@@ -1,0 +1,175 @@
+"""What holds for flows in queues with shards, on a cluster of several primaries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState, Worker
+from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, ShardsMismatch
+from glidemq_orchestrate.shards import SETTLE_MS, add_shards, shard_for, split_shard
+from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.conftest import RunWorker
+from tests.server.connections.topologies import Primaries, running_primaries
+
+
+@pytest.fixture(scope="module")
+def primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Primaries]:
+    with running_primaries(tmp_path_factory.mktemp("primaries")) as running:
+        yield running
+
+
+@pytest.fixture
+def url(primaries: Primaries) -> str:
+    for server in primaries.servers:
+        server.client.flushall()
+    return primaries.url
+
+
+@pytest.fixture
+def producer(url: str) -> Iterator[FlowProducer]:
+    with FlowProducer(url) as producer:
+        yield producer
+
+
+def diamond(**more: Any) -> FlowSpec:
+    nodes = [
+        FlowNode("a"),
+        FlowNode("m", after=["a"], queue="spark"),
+        FlowNode("n", after=["a"], data=more.pop("data", None)),
+        FlowNode("end", after=["m", "n"], queue="spark"),
+    ]
+    return FlowSpec("diamond", nodes, queue="etl", **more)
+
+
+def flow_in(index: int, of: int = 8) -> str:
+    """The id of a flow whose shard is this one."""
+    return next(name for name in map("flow-{}".format, count()) if shard_for(name, of) == index)
+
+
+JOBS = ("a", "m", "n", "end")
+
+
+def shards_of(flow: Any) -> set[int | None]:
+    return {split_shard(node.queue)[1] for node in flow.nodes()}
+
+
+def test_flows_spread_over_all_primaries_each_in_one_shard(
+    primaries: Primaries, url: str, producer: FlowProducer, run_worker: RunWorker
+) -> None:
+    served = {job: lambda ctx: f"{ctx.node}({','.join(sorted(ctx.inputs))})" for job in JOBS}
+    run_worker(["etl", "spark"], served, url, shards=8)
+    for index in range(8):
+        flow = producer.submit(diamond(), flow_id=flow_in(index))
+        assert flow.wait(timeout=30).state is FlowState.COMPLETED
+        assert shards_of(flow) == {index}
+        assert flow.results()["end"] == "end(m,n)"
+        assert {split_shard(node.queue)[0] for node in flow.nodes()} == {"etl", "spark"}
+    for server in primaries.servers:
+        assert server.client.keys("glide:{etl~*}:gmo:flow:*")
+
+
+def test_a_flow_has_all_that_a_flow_on_one_server_has(
+    url: str, producer: FlowProducer, run_worker: RunWorker
+) -> None:
+    broken = {"n"}
+
+    def work(ctx: Any) -> str:
+        if ctx.node == "a":
+            added = [FlowNode("more", queue="spark"), FlowNode("last", after=["more"], queue="etl")]
+            ctx.flow.add_nodes(added, before=["m"])
+        if ctx.node in broken:
+            raise ValueError("boom")
+        return str(ctx.node)
+
+    names = (*JOBS, "more", "last")
+    run_worker(["etl", "spark"], dict.fromkeys(names, work), url, shards=8)
+    flow = producer.submit(diamond(), flow_id=flow_in(3))
+    assert flow.wait(timeout=30).state is FlowState.FAILED
+    assert shards_of(flow) == {3}
+    assert producer.submit(diamond(), flow_id=flow.id).status().state is FlowState.FAILED
+    with pytest.raises(FlowConflict, match="nodes that differ: n"):
+        producer.submit(diamond(data=1), flow_id=flow.id)
+    broken.clear()
+    plan = producer.plan(diamond(), flow_id=flow.id)
+    assert set(plan.runs) == {"n", "end"}
+    flow.retry_failed()
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    flow.extend([FlowNode("after", after=["end"], job="a", queue="spark")])
+    flow.restart(idempotency_key="again")
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    changed = producer.submit(diamond(data=2), flow_id=flow.id, on_existing="retry_failed")
+    assert changed.wait(timeout=30).state is FlowState.COMPLETED
+    assert shards_of(changed) == {3}
+    assert [one.id for one in producer.list()] == [flow.id]
+
+
+def test_an_array_runs_in_the_shard_of_its_flow(
+    url: str, producer: FlowProducer, run_worker: RunWorker
+) -> None:
+    run_worker(["etl"], {"a": lambda ctx: ctx.index}, url, shards=8)
+    spec = FlowSpec("f", [ArrayNode("a", over=range(500))], queue="etl")
+    flow = producer.submit(spec, flow_id=flow_in(5))
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    assert shards_of(flow) == {5}
+    assert [result for _, result in flow.array("a").iter_results()] == list(range(500))
+
+
+def test_a_flow_ends_where_it_began_when_its_queue_gets_more_shards(
+    url: str, producer: FlowProducer, run_worker: RunWorker
+) -> None:
+    held = threading.Event()
+    handlers: dict[str, Any] = dict.fromkeys(JOBS, lambda ctx: None)
+    handlers["a"] = lambda ctx: held.wait(60)
+    moved = next(
+        name for name in map("flow-{}".format, count()) if shard_for(name, 2) < 2 <= shard_for(name, 8)
+    )
+    run_worker(["etl", "spark"], handlers, url, shards=2)
+    flow = producer.submit(diamond(), flow_id=moved)
+    began = shards_of(flow)
+    for queue in ("etl", "spark"):
+        now_ms = producer._now()
+        grown = producer._run(add_shards(QueueKeys("glide", queue), 8, now_ms - SETTLE_MS + 500))
+        assert (grown.count(now_ms), grown.count(now_ms + 500)) == (2, 8)
+    time.sleep(0.6)
+    with FlowProducer(url) as later:
+        same = later.submit(diamond(), flow_id=moved)
+        assert shards_of(same) == began == {shard_for(moved, 2)}
+        new = later.submit(diamond(), flow_id=flow_in(7))
+        assert shards_of(new) == {7}
+        held.set()
+        assert flow.wait(timeout=30).state is FlowState.COMPLETED
+        assert new.wait(timeout=60).state is FlowState.COMPLETED  # the worker found the shards
+
+
+def test_flows_from_before_the_shards_stay_in_the_queue_itself(
+    url: str, producer: FlowProducer, run_worker: RunWorker
+) -> None:
+    flow = producer.submit(diamond(), flow_id="old")
+    for queue in ("etl", "spark"):
+        producer._run(add_shards(QueueKeys("glide", queue), 8, producer._now() - SETTLE_MS))
+    with FlowProducer(url) as later:
+        assert shards_of(later.submit(diamond(), flow_id="old")) == {None}
+        assert shards_of(later.submit(diamond(), flow_id=flow_in(6))) == {6}
+    run_worker(["etl", "spark"], dict.fromkeys(JOBS, lambda ctx: None), url)
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+
+
+def test_a_wrong_number_of_shards_is_named(url: str, producer: FlowProducer) -> None:
+    producer.submit(FlowSpec("f", [FlowNode("a")], queue="plain"))
+    with pytest.raises(ShardsMismatch, match=r"plain is in use without shards, not 4\. Fix: add shards with"):
+        Worker(url, queues=["plain"], shards=4).run()
+    producer._run(add_shards(QueueKeys("glide", "etl"), 8, 0))
+    with pytest.raises(ShardsMismatch, match=r"etl has 8 shards, not 16\. Fix: add shards with"):
+        Worker(url, queues=["etl"], shards=16).run()
+    with pytest.raises(ShardsMismatch, match=r"etl has 8 shards, not 4\. Fix: leave the number out"):
+        Worker(url, queues=["etl"], shards=4).run()
+    with pytest.raises(ShardsMismatch, match="Shards cannot be removed"):
+        producer._run(add_shards(QueueKeys("glide", "etl"), 4, 0))
+    with pytest.raises(ConfigurationError, match="shards must be a number"):
+        Worker(url, queues=["etl"], shards=0)
