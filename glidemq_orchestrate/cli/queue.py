@@ -31,6 +31,7 @@ from glidemq_orchestrate.cli.statistics import statistics, statistics_row, summa
 from glidemq_orchestrate.cli.tags import tags
 from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.queue import (
+    ElementCounts,
     FoundJobs,
     Queue,
     TaggedJobs,
@@ -61,12 +62,13 @@ def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson
     if as_json:
         print_json(rows)
         return
-    table = Table("queue", "paused", *SHOWN, "workers", box=None, padding=(0, 2, 0, 0))
+    table = Table("queue", "paused", *SHOWN, "elements", "workers", box=None, padding=(0, 2, 0, 0))
     for row in rows:
         if "broken" in row:
-            table.add_row(Text(row["queue"]), "?", *["?"] * len(SHOWN), Text(row["broken"]))
+            table.add_row(Text(row["queue"]), "?", *["?"] * (len(SHOWN) + 1), Text(row["broken"]))
             continue
         numbers = [str(row["counts"][state]) for state in SHOWN]
+        numbers.append(str(row["elements"].waiting + row["elements"].running))
         table.add_row(Text(row["queue"]), "yes" if row["paused"] else "", *numbers, str(len(row["workers"])))
     console.print(table)
 
@@ -87,6 +89,7 @@ def queue_show(
             str(state): f"{'at least ' if state in found['at_least'] else ''}{count}"
             for state, count in found["counts"].items()
         },
+        "elements": _elements(found["elements"]),
         "global concurrency": str(found["global_concurrency"] or "no limit"),
         "dead letter queue": found["dead_letter_queue"] or "none",
         **{f"{name} today": summary(found["today"][name]) for name in ("waiting", "running")},
@@ -104,7 +107,7 @@ def queue_show(
         jobs = held_text(found["held"], gone, reported, found["now"])
         table.add_row("lost worker", Text(f"{gone}: {jobs}"))
     console.print(table)
-    if not any(found["counts"].values()) and not found["workers"]:
+    if not any(found["counts"].with_elements().values()) and not found["workers"]:
         console.print(
             "No job and no worker: `glidemq queue list` shows the queues that have any.", style="dim"
         )
@@ -308,6 +311,12 @@ def queue_obliterate(
     print_text(f"{queue} was deleted")
 
 
+def _elements(counts: ElementCounts) -> str:
+    """How many elements of arrays there are, for people."""
+    partial = "at least " if counts.is_partial else ""
+    return f"{partial}{counts.waiting:,} waiting, {counts.ready:,} of them ready, {counts.running:,} running"
+
+
 def _left(client: Queue, *states: JobState) -> int:
     counts = client.counts(indexed_only=True)
     return sum(counts.get(state, 0) for state in states)
@@ -333,6 +342,7 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
             "paused": client.is_paused(),
             "counts": counts,
             "at_least": sorted(counts.at_least),
+            "elements": counts.elements,
             "global_concurrency": client.global_concurrency(),
             "dead_letter_queue": client.dead_letter_queue(),
             "workers": client.workers(),

@@ -39,6 +39,7 @@ from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroup
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage, TaggedJobs
 from glidemq_orchestrate.queues.metrics import MetricPoint
+from glidemq_orchestrate.queues.open_arrays import ElementCounts
 from glidemq_orchestrate.queues.statistics import (
     DurationBucket,
     Durations,
@@ -56,6 +57,7 @@ __all__ = [
     "DeadLetter",
     "DurationBucket",
     "Durations",
+    "ElementCounts",
     "FailureGroup",
     "FailureGroups",
     "FailureSample",

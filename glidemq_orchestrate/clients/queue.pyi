@@ -37,6 +37,7 @@ from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroup
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage, TaggedJobs
 from glidemq_orchestrate.queues.metrics import MetricPoint
+from glidemq_orchestrate.queues.open_arrays import ElementCounts
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.queues.statistics import (
     DurationBucket,
@@ -56,6 +57,7 @@ __all__ = [
     "DeadLetter",
     "DurationBucket",
     "Durations",
+    "ElementCounts",
     "FailureGroup",
     "FailureGroups",
     "FailureSample",
@@ -597,7 +599,8 @@ class Queue(SyncFacade):
                 a second; None for all.
 
         Returns:
-            The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
+            The counts; ``at_least`` has the states whose count stopped at ``max_examined``, ``elements`` how
+            many elements of arrays wait and run. Elements are not jobs: the counts are without them.
         """
 
     def tags(self, *, offset: int = 0, limit: int = 100) -> list[TagCount]:
@@ -1378,7 +1381,8 @@ class AsyncQueue(AsyncFacade):
                 a second; None for all.
 
         Returns:
-            The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
+            The counts; ``at_least`` has the states whose count stopped at ``max_examined``, ``elements`` how
+            many elements of arrays wait and run. Elements are not jobs: the counts are without them.
         """
 
     async def tags(self, *, offset: int = 0, limit: int = 100) -> list[TagCount]:

@@ -25,6 +25,7 @@ from glidemq_orchestrate.jobs.job import Job, job_fields
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.tags import tagged_ids
+from glidemq_orchestrate.queues.open_arrays import ElementCounts, count_elements, open_arrays
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, decode
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, is_queue_name
@@ -71,9 +72,20 @@ class TaggedJobs(list[Job]):
 
 
 class JobCounts(dict[JobState, int]):
-    """Numbers of jobs by state. ``at_least``: the states whose count stopped at the limit."""
+    """Numbers of jobs by state.
+
+    Attributes:
+        at_least: The states whose count stopped at the limit.
+        elements: How many elements of arrays wait and run; they are not jobs, and not in the numbers.
+    """
 
     at_least: frozenset[JobState] = frozenset()
+    elements: ElementCounts = ElementCounts()
+
+    def with_elements(self) -> dict[JobState, int]:
+        """The numbers of jobs and elements: those that wait are ``waiting``, those that run ``active``."""
+        more = {JobState.WAITING: self.elements.waiting, JobState.ACTIVE: self.elements.running}
+        return {state: count + more.get(state, 0) for state, count in self.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +172,7 @@ def scan_jobs(
 
 
 def counts(
-    queue: QueueKeys, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED
+    queue: QueueKeys, now_ms: int, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED
 ) -> Op[JobCounts]:
     """How many jobs are in each state; examines about ``max_examined`` jobs for those that wait for others.
 
@@ -168,7 +180,8 @@ def counts(
     """
     check_bounds(0, max_examined)
     names: Sequence[KeyName] = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
-    sizes = yield from ask_all([reads.length(queue, name) for name in names])
+    calls: list[Call[Any]] = [reads.length(queue, name) for name in names]
+    *sizes, arrays = yield from ask_all([*calls, open_arrays(queue)])
     stream, lifo, priority, scheduled, completed, failed, suspended = sizes
     groups = yield from subscriptions.groups(queue)
     held = yield from subscriptions.held(queue, groups)
@@ -178,6 +191,7 @@ def counts(
     listed = yield from ask(reads.list_active(queue))
     prioritized = yield from _prioritized(queue)
     found = JobCounts()
+    found.elements = yield from count_elements(queue, arrays, now_ms)
     found |= {
         JobState.WAITING: ready + lifo + priority,
         JobState.ACTIVE: held + listed,
@@ -210,10 +224,12 @@ def states(queue: QueueKeys, job_ids: Sequence[str]) -> Op[list[JobState | None]
 
 
 def active_count(queue: QueueKeys) -> Op[int]:
-    """How many jobs workers hold."""
+    """How many jobs workers hold, and how many elements of arrays they run."""
     groups = yield from subscriptions.groups(queue)
     held = yield from subscriptions.held(queue, groups)
-    return held + (yield from ask(reads.list_active(queue)))
+    arrays = yield from ask(open_arrays(queue))
+    elements = yield from count_elements(queue, arrays, 0)
+    return held + elements.running + (yield from ask(reads.list_active(queue)))
 
 
 def pages(queue: QueueKeys, state: JobState | None) -> Callable[[PagePosition | None], PageRead]:

@@ -270,5 +270,5 @@ def _refuse_active(url: Address, queues: Sequence[str]) -> None:
 
     for name in queues:
         with Queue(name, url) as queue:
-            if count := queue.counts(indexed_only=True).get(JobState.ACTIVE, 0):
+            if count := queue.counts(indexed_only=True).with_elements()[JobState.ACTIVE]:
                 raise AssertionError(f"the worker of queue {name} has stopped and left {count} jobs active")

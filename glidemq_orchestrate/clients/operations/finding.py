@@ -119,9 +119,14 @@ class FindingOperations(QueueOperationsBase):
                 a second; None for all.
 
         Returns:
-            The counts; ``at_least`` has the states whose count stopped at ``max_examined``.
+            The counts; ``at_least`` has the states whose count stopped at ``max_examined``, ``elements`` how
+            many elements of arrays wait and run. Elements are not jobs: the counts are without them.
         """
-        return listing.counts(self._keys, indexed_only=indexed_only, max_examined=max_examined)
+        return self._now(
+            lambda now_ms: listing.counts(
+                self._keys, now_ms, indexed_only=indexed_only, max_examined=max_examined
+            )
+        )
 
     def get_job(self, job_id: str, *, lenient: bool = False) -> Op[Job]:
         """Read one job as it is now.

@@ -53,10 +53,10 @@ class QueueCondition:
     """A condition on a queue: a named ``condition``, or how many jobs are in certain states.
 
     Attributes:
-        condition: ``empty`` (no job waits for a worker), ``idle`` (empty, and no job is active, delayed or
-            suspended), ``paused``, ``resumed`` (not paused), ``served`` (live workers have handlers for
-            ``jobs``).
-        at_least, at_most: Bounds for the total number of jobs in ``states``.
+        condition: ``empty`` (no job or element of an array waits for a worker), ``idle`` (empty, and none is
+            active, delayed or suspended), ``paused``, ``resumed`` (not paused), ``served`` (live workers have
+            handlers for ``jobs``).
+        at_least, at_most: Bounds for the total number of jobs in ``states``; elements count like jobs.
         states: Which states are counted.
         jobs: Job names, for ``served``.
 

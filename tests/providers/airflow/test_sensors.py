@@ -14,7 +14,7 @@ from airflow_provider_glidemq.sensors.glidemq import GlideMQJobSensor, GlideMQQu
 from airflow_provider_glidemq.triggers.queue import GlideMQJobTrigger, GlideMQQueueTrigger
 from airflow_provider_glidemq.version_compat import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
-from glidemq_orchestrate import AsyncQueue, Queue, Worker
+from glidemq_orchestrate import ArrayNode, AsyncQueue, FlowSpec, Queue, Worker
 from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, run_mapped
 
 
@@ -170,6 +170,18 @@ async def test_a_queue_that_becomes_idle_wakes_the_sensors(
     found = await asyncio.gather(*waiting)
     assert {(one["status"], one["queue"]) for one in found} == {("met", QUEUE)}
     assert queue_sensor(condition="idle").execute_complete(context(), found[0])["completed"] == 1
+
+
+def test_a_queue_with_elements_to_run_is_not_idle(queue: Queue, valkey: Valkey, context: Contexts) -> None:
+    with valkey.producer() as flows:
+        flow = flows.submit(FlowSpec("f", [ArrayNode("a", over=range(100))], queue=QUEUE))
+        assert queue.counts().elements.waiting == 100
+        idle = queue_sensor(condition="idle", deferrable=False)
+        assert not idle.poke(context())
+        deferred(queue_sensor(condition="idle"), context())
+        assert queue_sensor(at_least=100).execute(context())["waiting"] == 100
+        flow.cancel("enough")
+        assert idle.poke(context())
 
 
 async def test_a_pause_and_new_jobs_wake_too(queue: Queue, context: Contexts) -> None:

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster_glidemq import GlideMQResource, build_glidemq_queue_depth_sensor
 
-from glidemq_orchestrate import JobOptions, Queue
+from glidemq_orchestrate import ArrayNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.errors import ConfigurationError
 from tests.providers.dagster.sensing import Ticks
 
@@ -56,6 +56,17 @@ def test_a_run_is_requested_when_the_queue_fills_up_not_while_full(
         for _ in range(4):
             queue.add("a")
         assert keys(ticks.tick()) != keys(first)
+
+
+def test_elements_of_arrays_that_wait_count_like_jobs(
+    url: str, glidemq: GlideMQResource, instance: dg.DagsterInstance
+) -> None:
+    ticks = Ticks(sensor(at_least=3), glidemq, instance)
+    ticks.tick()
+    with FlowProducer(url) as flows:
+        flows.submit(FlowSpec("f", [ArrayNode("a", over=range(1_000))], queue="etl"))
+    (request,) = ticks.tick().run_requests or []
+    assert request.tags["dagster-glidemq/jobs"] == "1000"
 
 
 def test_a_tick_that_was_not_stored_asks_for_the_same_run(

@@ -180,7 +180,9 @@ class GlideMQQueueSensor(WaitingSensor):
 
     def _read(self) -> QueueState:
         with self._queue(self.queue_name) as queue:
-            return QueueState.of(queue.counts(indexed_only=True), queue.is_paused(), queue.workers())
+            return QueueState.of(
+                queue.counts(indexed_only=True).with_elements(), queue.is_paused(), queue.workers()
+            )
 
     def _linked(self) -> Mapping[str, str]:
         return {"queue": self.queue_name}

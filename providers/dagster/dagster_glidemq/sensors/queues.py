@@ -92,7 +92,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
         at_least: The lower bound of the number.
         at_most: The upper bound; at least one of the two is required.
         states: The states of the jobs to count, out of ``waiting``, ``prioritized``, ``delayed``, ``active``,
-            ``suspended``, ``completed``, ``failed``.
+            ``suspended``, ``completed``, ``failed``. Elements of arrays that wait or run count like jobs.
         repeat: Request another run after this long, if the number is still within the bounds; None: never.
         request: Gets the number, and returns values as for ``build_glidemq_event_sensor``. By default it
             requests a run of the target, with tags that name the queue and the number.
@@ -121,7 +121,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
             return tick.result(_Position(secrets.token_hex(8)).write(), f"started to watch queue {queue}")
         position = _Position.read(context.cursor)
         with Queue(queue, glidemq.settings()) as client:
-            counts = patience_of(glidemq)(lambda: client.counts(indexed_only=True))
+            counts = patience_of(glidemq)(lambda: client.counts(indexed_only=True).with_elements())
         number = sum(counts[state] for state in counted)
         holds, now = is_within(number), time.time()
         is_due = pause is not None and now - position.asked_at >= pause

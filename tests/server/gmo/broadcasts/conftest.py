@@ -66,7 +66,7 @@ class News:
         return {name: str(one.state) for name, one in found.items()}
 
     def counts(self) -> dict[str, int]:
-        found = self.bench.hand.run(listing.counts(ETL, indexed_only=True))
+        found = self.bench.hand.run(listing.counts(ETL, self.bench.now, indexed_only=True))
         return {str(state): count for state, count in found.items() if count}
 
     def keys(self) -> list[str]:

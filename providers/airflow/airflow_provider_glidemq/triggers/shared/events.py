@@ -110,7 +110,7 @@ class QueueEvents:
     async def _queue_states(self, asked: list[JobSubject]) -> Sequence[QueueState]:
         counts = await self._queue.counts(indexed_only=True)
         is_paused, workers = await self._queue.is_paused(), await self._queue.workers()
-        return [QueueState.of(counts, is_paused, workers)] * len(asked)
+        return [QueueState.of(counts.with_elements(), is_paused, workers)] * len(asked)
 
     async def _run(self) -> None:
         ended, supervision = asyncio.Event(), None

@@ -1,0 +1,83 @@
+"""How many elements of open arrays wait and run in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, command, parts
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number, parsed_object
+
+MAX_ARRAYS: Final = 1_000
+_CALLS_PER_TRIP: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ElementCounts:
+    """The elements of the arrays that are open in a queue: those whose dependencies have ended.
+
+    Attributes:
+        waiting: Those that have not ended and do not run.
+        ready: Of these, those that could run now: not those of an array that waits for its delay or the next
+            attempts of its elements, and no more than ``max_running`` of an array allows.
+        running: Those that run now, on any worker.
+        is_partial: There are more than 1,000 open arrays, and only so many were counted.
+    """
+
+    waiting: int = 0
+    ready: int = 0
+    running: int = 0
+    is_partial: bool = False
+
+
+OpenArray = tuple[str, float]
+"""The job id of an array, and from when on an element can run, ms."""
+
+
+def open_arrays(queue: QueueKeys) -> Call[list[OpenArray]]:
+    """The open arrays of a queue: at most one more than are counted."""
+    words = ("ZRANGE", f"{queue.base}:gmo:arrays", 0, MAX_ARRAYS, "WITHSCORES")
+    return command(*words, decode=_open)
+
+
+def _open(reply: Sequence[str]) -> list[OpenArray]:
+    return [(job_id, float(since)) for job_id, since in zip(reply[::2], reply[1::2], strict=True)]
+
+
+def count_elements(queue: QueueKeys, arrays: Sequence[OpenArray], now_ms: int) -> Op[ElementCounts]:
+    """Add up the elements of these arrays. Without arrays, there is no call."""
+    waiting = ready = running = 0
+    counted = arrays[:MAX_ARRAYS]
+    calls: list[Call[Any]] = []
+    for job_id, _ in counted:
+        calls.append(job_hash.get(queue, job_id, "gmo:array", parsed_object))
+        calls.append(command("HMGET", queue.array(job_id), *_COUNTED, decode=_numbers))
+    replies: list[Any] = []
+    for trip in parts(calls, _CALLS_PER_TRIP):
+        replies += yield from ask_all(trip)
+    for (_, since), definition, counts in zip(counted, replies[::2], replies[1::2], strict=True):
+        left = _left(definition, counts)
+        waiting, running = waiting + left, running + counts[-1]
+        if since <= now_ms:
+            ready += _room(definition, counts[-1], left)
+    return ElementCounts(waiting, ready, running, len(arrays) > MAX_ARRAYS)
+
+
+_COUNTED: Final = ("completed", "failed", "skipped", "running")
+
+
+def _numbers(reply: Sequence[str | None]) -> list[int]:
+    return [number(text) for text in reply]
+
+
+def _left(definition: Mapping[str, Any], counts: Sequence[int]) -> int:
+    """The elements that wait; none if another client has removed the array."""
+    return max(number(definition.get("size")) - sum(counts), 0)
+
+
+def _room(definition: Mapping[str, Any], running: int, left: int) -> int:
+    limit = number(definition.get("running"))
+    return min(left, max(limit - running, 0)) if limit else left
