@@ -46,6 +46,8 @@ def _array(chance: random.Random, queue: str, name: str, after: tuple[str, ...],
     fails = chance.choice((0, 0, 0, 2, 20))
     bad = "cure" if action == "retry" else "fail"
     shares = {"once": chance.choice((0, 10, 100)), "skip": chance.choice((0, 10)), bad: fails}
+    if chance.random() < 0.1:
+        shares = {"skip": 1_000}
     elements = Elements(
         size, chance.random() < 0.5, chance.randrange(10**6), shares,
         max_running=chance.choice((None, None, 1, 3)) if size <= 300 else chance.choice((None, 5)),
@@ -60,6 +62,8 @@ def _array(chance: random.Random, queue: str, name: str, after: tuple[str, ...],
 def _with_end(step: Step) -> Step:
     """The array with the end that those of its elements decide."""
     assert step.array is not None
+    if step.array.shares == {"skip": 1_000}:
+        return replace(step, ends="skip")
     bad = sum(step.array.fate(index) in ("fail", "cure") for index in range(step.array.size))
     allowed = step.array.max_failed or 0
     ends = "complete" if bad <= allowed else "cure" if "cure" in step.array.shares else "fail"
@@ -68,7 +72,7 @@ def _with_end(step: Step) -> Step:
 
 def _mended(step: Step) -> Step:
     """The step when somebody has looked at its failures."""
-    if step.array is None or step.ends == "complete":
+    if step.array is None or step.ends != "fail":
         return step
     shares = {fate: share for fate, share in step.array.shares.items() if fate != "fail"}
     return _with_end(replace(step, array=replace(step.array, shares=shares), edition=1))

@@ -287,7 +287,7 @@ class Checker:
             place = (step.queue, f"{old.flow_id}~{step.name}")
             result = results.get(step.name) or {}
             if step.array is not None:
-                if is_same and "run" not in result:  # array_checks.py knows of its elements
+                if is_same and result and "run" not in result:  # array_checks.py knows of its elements
                     carried.add(step.name)
             elif self._book.begins.get(result.get("run", ""), {}).get("job") == place[1]:
                 carried.add(step.name)

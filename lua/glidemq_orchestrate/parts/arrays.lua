@@ -146,6 +146,15 @@ local function reason_of(a)
   return text .. '; element ' .. (first[1] or '?') .. ': ' .. (first[2] or '')
 end
 
+-- Ends an array as skipped, as all its elements were.
+local function skip(x, a, key)
+  local reason = 'all ' .. L.numbers.text(a.size) .. ' elements were skipped'
+  redis.call('HSET', key, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason, 'finishedOn',
+    L.numbers.text(x.now))
+  L.events.emit(a.prefix .. 'events', 'completed', a.id, 'returnvalue', 'null', 'skipped', reason)
+  x.flows[#x.flows + 1] = L.settle.job_skipped(L.record.of_job(a.prefix, a.id), a.prefix, a.id, reason, x.now)
+end
+
 -- Whether the array has ended, after elements of it have; then its node is settled. Adds ids of flows that need
 -- gmo_advance_flow.
 function L.arrays.end_if_done(x, a)
@@ -166,6 +175,10 @@ function L.arrays.end_if_done(x, a)
     return true
   end
   redis.call('ZADD', a.prefix .. 'completed', x.now, a.id)
+  if a.skipped == a.size then
+    skip(x, a, key)
+    return true
+  end
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', summary(a), 'finishedOn', L.numbers.text(x.now))
   L.events.emit(a.prefix .. 'events', 'completed', a.id, 'returnvalue', summary(a))
   x.flows[#x.flows + 1] = L.settle.job_completed(L.record.of_job(a.prefix, a.id), a.prefix, a.id, x.now)

@@ -210,6 +210,34 @@ def test_as_many_failures_as_allowed_do_not_fail_the_node(flows: FlowProducer, r
     assert 5 not in flow.array("a").results()
 
 
+def test_an_array_whose_elements_were_all_skipped_is_a_skipped_node(
+    flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    def act(ctx: Context) -> int:
+        if is_skipped:
+            raise Skip("nothing to do")
+        return 1
+
+    is_skipped = True
+    nodes = [
+        ArrayNode("a", over=range(10)),
+        FlowNode("b", after=["a"]),
+        FlowNode("c", after=["a"], rule="none_failed"),
+    ]
+    flow = flows.submit(flow_of(*nodes), flow_id="x")
+    run_worker(["etl"], {"a": Calls(act), "b": lambda _: 1, "c": lambda ctx: sorted(ctx.inputs)})
+    assert flow.wait(timeout=30).results == {"c": []}
+    assert {node.name: str(node.state) for node in flow.nodes()} == {
+        "a": "skipped", "b": "skipped", "c": "completed",
+    }  # fmt: skip
+    assert flow.node("a").reason == "all 10 elements were skipped"
+    assert flow.node("a[3]").state is JobState.SKIPPED
+    is_skipped = False
+    flow.rerun("a")
+    assert flow.wait(timeout=30).results["c"] == ["a"]
+    assert flow.array("a").counts().skipped == 0
+
+
 def test_max_running_limits_the_elements_on_all_workers(flows: FlowProducer, run_worker: RunWorker) -> None:
     work = Calls(lambda _: threading.Event().wait(0.02))
     flow = flows.submit(flow_of(ArrayNode("a", over=range(40), max_running=3)), flow_id="x")
