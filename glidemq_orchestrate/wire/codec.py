@@ -13,7 +13,6 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, Final, TypeAlias
 
@@ -32,11 +31,13 @@ _GZIP_MARK = "gz:"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _SORTING_ENCODER = json.JSONEncoder(sort_keys=True)
 # msgspec writes 1e16 and 0.00001, json 1e+16 and 1e-05. The pattern begins with a letter to match fast.
-_EXPONENT: Final = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]+(?:[,\]}]|$)")
-_TINY: Final = b"0.0000"
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-_LISTS: Final = frozenset({list, tuple})
-_TEXT: Final = frozenset({str})
+_EXPONENT: Final = re.compile(r"e(?<=[0-9]e)[-+]?[0-9]+(?:[,\]}]|$)")
+_TINY: Final = "0.0000"
+_EXACT: Final = frozenset({str, int, bool, type(None)})
+_SCALARS: Final = _EXACT | {float}
+_NONE, _FLOATS, _OTHER = 0, 1, 2  # bits of ``_doubt``
+_MANY: Final = 20
+"""Of so many values or more, ``map`` finds the types faster than a loop."""
 
 
 def encode(value: JsonLike, *, where: str) -> str:
@@ -50,15 +51,13 @@ def encode(value: JsonLike, *, where: str) -> str:
         EncodeError: The value is not JSON.
         PayloadTooLarge: More than 1,048,576 bytes of UTF-8 once encoded.
     """
-    data = _encoded_fast(value)
+    text = _encoded_fast(value)
     try:
-        if data is None:
+        if text is None:
             text = _ENCODER.encode(value)
             if isinstance(value, dict | list | tuple):
                 _check_keys(value)
-            size = len(text) if text.isascii() else len(text.encode())
-        else:
-            text, size = data.decode(), len(data)
+        size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as exc:
         cause = None if isinstance(exc, UnicodeError) else exc  # it contains the whole text
         raise EncodeError(f"{where} is not JSON: {_message(exc, value)}", where=where) from cause
@@ -73,9 +72,8 @@ def encode(value: JsonLike, *, where: str) -> str:
 
 def encode_each(values: Sequence[JsonLike], *, where: str) -> list[str]:
     """``encode`` of each value; an error has its position. Much faster for many small values."""
-    write, _ = _msgspec()
     if isinstance(values, list | tuple) and _encoded_fast(values) is not None:
-        texts = [write(value).decode() for value in values]
+        texts = [_write(value).decode() for value in values]
         if max(map(len, texts), default=0) * 4 <= MAX_PAYLOAD_BYTES:
             return texts
     return [encode(value, where=f"{where} {at}") for at, value in enumerate(values)]
@@ -113,52 +111,70 @@ def with_sorted_keys(data: str) -> str:
     return _SORTING_ENCODER.encode(_loads(data))
 
 
-def _encoded_fast(value: JsonLike) -> bytes | None:
+def _encoded_fast(value: JsonLike) -> str | None:
     """The value encoded by msgspec; None if ``json`` must encode or refuse it."""
-    write, read = _msgspec()
     try:
-        data: bytes = write(value)
-        if not _is_plain(value) or (b"null" in data and read(data) != value):  # NaN becomes null, too
+        text = _write(value).decode()
+        doubt = _doubt(value)
+        if doubt == _NONE:
+            return text
+        if doubt != _FLOATS or _TINY in text or _EXPONENT.search(text):
             return None
+        return None if "null" in text and _read(text) != value else text  # NaN becomes null, too
     except Exception:  # noqa: BLE001  json reports the error, if there is one
         return None
-    if _TINY in data or _EXPONENT.search(data):
-        return None
-    return data
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether the value consists of exact JSON types, without subclasses. Must not be circular."""
-    if type(value) in _SCALARS:
-        return True
-    containers = [value]
-    for part in containers:
-        inner: Iterable[Any] = part
-        if type(part) is dict:
-            if not _TEXT.issuperset(map(type, part)):
-                return False
-            inner = part.values()
-        elif type(part) not in _LISTS:
-            return False
-        if not _SCALARS.issuperset(map(type, inner)):
-            containers += [item for item in inner if type(item) not in _SCALARS]
-    return True
+def _doubt(value: Any) -> int:
+    """Why ``json`` may encode the value otherwise: it has floats, or types other than exact JSON types.
+
+    It must not be circular. Written for small values: most types are checked without a call.
+    """
+    kind = type(value)
+    if kind is dict:
+        for key in value:
+            if type(key) is not str:
+                return _OTHER
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return _NONE if kind in _EXACT else _FLOATS if kind is float else _OTHER
+    if len(value) > _MANY and _SCALARS.issuperset(kinds := set(map(type, value))):
+        return _FLOATS if float in kinds else _NONE
+    found = _NONE
+    for part in value:
+        kind = type(part)
+        if kind is not str and kind is not int:
+            found |= _doubt(part)
+    return found
 
 
 def _loads(text: str | bytes) -> Json:
     try:
-        value: Json = _msgspec()[1](text)
+        value: Json = _read(text)
     except Exception:  # noqa: BLE001  NaN, a lone surrogate, or not JSON: json decides
         value = json.loads(text)
     return value
 
 
-@cache
-def _msgspec() -> tuple[Callable[[Any], bytes], Callable[[Any], Any]]:
+def _import_msgspec() -> None:
+    global _write, _read
     with importing():
         import msgspec  # noqa: PLC0415  0.05 s, and DAG files are parsed often
-    return msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+    _write, _read = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
+
+def _first_write(value: Any) -> bytes:
+    _import_msgspec()
+    return _write(value)
+
+
+def _first_read(text: str | bytes) -> Any:
+    _import_msgspec()
+    return _read(text)
+
+
+_write: Callable[[Any], bytes] = _first_write
+_read: Callable[[str | bytes], Any] = _first_read
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")  # escaped bytes, and lone surrogates in JSON
 

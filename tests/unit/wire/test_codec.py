@@ -158,6 +158,7 @@ NOT_FINITE: list[tuple[Any, str]] = [
         "the value at ['rows'][1][1]['mean'] is infinity. Fix: replace it with None",
     ),
     ({"a": {float("nan"): 1}}, "a key of ['a'] is NaN. Fix: use text"),
+    ([1] * 30 + [float("nan")], "the value at [30] is NaN. Fix: replace it with None"),
 ]
 
 
@@ -210,6 +211,8 @@ def test_the_form_is_that_of_json(value: Any) -> None:
     text = encode(value, where="x")
     assert text == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     assert repr(decode(text, where="x")) == repr(json.loads(text))
+    many = json.dumps([value] * 30, separators=(",", ":"), ensure_ascii=False)
+    assert encode([value] * 30, where="x") == many
 
 
 class Shown(dict[str, int]):
@@ -248,6 +251,7 @@ def test_what_json_takes_for_its_own_is_taken_so(subtests: pytest.Subtests) -> N
         with subtests.test(value=value):
             assert encode(value, where="x") == text
             assert encode([value], where="x") == f"[{text}]"
+            assert encode([1.5] * 30 + [value], where="x") == f"[{'1.5,' * 30}{text}]"
 
 
 NOT_TAKEN_BY_JSON: list[Any] = [
@@ -265,7 +269,7 @@ NOT_TAKEN_BY_JSON: list[Any] = [
 def test_what_json_does_not_take_is_refused(subtests: pytest.Subtests) -> None:
     for value in NOT_TAKEN_BY_JSON:
         with subtests.test(value=value):
-            for whole in (value, [value], {"a": {"b": value}}):
+            for whole in (value, [value], {"a": {"b": value}}, [1.5] * 30 + [value]):
                 with pytest.raises(EncodeError):
                     encode(whole, where="x")
 
