@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat
+from itertools import repeat
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
@@ -48,7 +48,6 @@ ESCAPES: Final = "surrogateescape"
 LONE_SURROGATE: Final = "a text with a lone surrogate"
 _MAX: Final = 2**63  # hiredis crashes on numbers of thousands of digits
 _NUMBERS: Final = frozenset({int, float})
-_WORDS: Final = _NUMBERS | {str}
 
 PIECE: Final = 65_536
 
@@ -136,10 +135,8 @@ def _flaw(call: Call[Any]) -> EncodeError | None:
 
 def _are_sendable(words: Sequence[Word]) -> bool:
     """Whether all words are texts and numbers that can be sent: a fast check that nearly all pass."""
-    if not _WORDS.issuperset(map(type, words)):
-        return False
-    numbers: Any = compress(words, map(_NUMBERS.__contains__, map(type, words)))
-    return max(map(abs, numbers), default=0) <= _MAX
+    numbers: list[Any] = [word for word in words if type(word) is not str]
+    return _NUMBERS.issuperset(map(type, numbers)) and max(map(abs, numbers), default=0) <= _MAX
 
 
 def _flaw_of(word: Word) -> str:
