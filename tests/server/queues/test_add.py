@@ -33,6 +33,8 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.jobs.option_values import JobRef, TokenBucket
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Clients, Dump
 
@@ -243,6 +245,17 @@ class TestAddMany:
             with pytest.raises(error):
                 queue.add_many([NewJob("a"), wrong])
         assert dump() == before
+
+    def test_data_that_changes_from_job_to_job_is_sent_as_it_was_for_each(self, queue: Queue) -> None:
+        row: dict[str, int] = {}
+
+        def jobs() -> Iterator[NewJob]:
+            for number in range(3):
+                row["number"] = number
+                yield NewJob("a", row)
+
+        ids = queue.add_many(jobs())
+        assert [queue.get_job(job_id or "").data for job_id in ids] == [{"number": n} for n in range(3)]
 
     def test_nothing_is_nothing(self, clients: Clients) -> None:
         assert clients.queue().add_many([]) == []
