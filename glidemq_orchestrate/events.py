@@ -105,7 +105,7 @@ class Event:
     """One entry of the events stream.
 
     Attributes:
-        id: Its position in the stream; reading continues after it.
+        id: The position after it: reading continues there.
         kind: A value of ``EventKind``, or another string.
         job_id: The job; empty for events of a flow. Unprocessed: see ``job`` and ``count``.
         flow_id: The flow, for ``flow.*`` events; otherwise empty.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from binascii import crc_hqx
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,8 @@ KNOWN_MS: Final = 30_000
 """For how long a client relies on the number of shards that it has read."""
 SETTLE_MS: Final = 2 * KNOWN_MS
 """The time from adding shards until clients use them: by then each client has read the new number."""
+NUMBERS: Final = 10**12
+"""How many jobs the server can number in a shard: the numbers of shard 0 begin here."""
 _SHARD: Final = re.compile(r"(.+)~([0-9]{1,3})~([0-9a-z]{4})\Z", re.DOTALL)
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX: Final = 4
@@ -73,6 +76,11 @@ def split_shard(name: str) -> tuple[str, int | None]:
     if "~" in name and (found := _SHARD.match(name)) and name == shard_name(found[1], int(found[2])):
         return found[1], int(found[2])
     return name, None
+
+
+def whole_queues(names: Iterable[str]) -> list[str]:
+    """The names, sorted, with each shard as its queue."""
+    return sorted({split_shard(name)[0] for name in names})
 
 
 def shard_for(key: str, count: int) -> int:
@@ -124,6 +132,14 @@ class Shards:
         return [self.queue, *(self.one(index) for index in range(self.total))]
 
 
+def places(shards: Shards, key: str, now_ms: int) -> list[QueueKeys]:
+    """Where jobs with a key are added, and where earlier ones may be: before there were as many shards."""
+    counts = shards.counts(now_ms)
+    indexes = dict.fromkeys(shard_for(key, count) for count in counts)
+    was_plain = not counts or shards.since.get(counts[-1], 0) > 0
+    return [*(shards.one(index) for index in indexes), *([shards.queue] if was_plain else [])]
+
+
 def check_count(count: int) -> int:
     """Return the number of shards if a queue can have so many.
 
@@ -144,10 +160,18 @@ def read_shards(queue: QueueKeys) -> Call[Shards]:
     return command("HGETALL", queue.key("gmo:shards"), decode=decode)
 
 
-def _write_count(queue: QueueKeys, count: int, at_ms: int) -> Call[None]:
-    """Note that a queue has so many shards from a time on, unless that is noted. Idempotent."""
-    words = ("HSETNX", queue.key("gmo:shards"), count, at_ms)
-    return command(*words, decode=replies.anything, repeatable=True)
+def _write(found: Shards, count: int, at_ms: int) -> Op[None]:
+    """Note that a queue has so many shards from a time on, unless that is noted. Idempotent.
+
+    Before that, the server's numbers for jobs are set apart: no two shards give out the same.
+    """
+    first = [
+        ("SET", found.one(index).key("id"), (index + 1) * NUMBERS, "NX")
+        for index in range(found.total, count)
+    ]
+    noting = ("HSETNX", found.queue.key("gmo:shards"), count, at_ms)
+    yield from ask_all([command(*words, decode=replies.anything, repeatable=True) for words in first])
+    yield from ask(command(*noting, decode=replies.anything, repeatable=True))
 
 
 def _in_use(queue: QueueKeys) -> Call[bool]:
@@ -165,7 +189,7 @@ def declare(queue: QueueKeys, count: int) -> Op[Shards]:
     """
     found = yield from ask(read_shards(queue))
     if not found.total and not (yield from ask(_in_use(queue))):
-        yield from ask(_write_count(queue, count, 0))
+        yield from _write(found, count, 0)
         found = yield from ask(read_shards(queue))
     if count not in found.since:
         raise ShardsMismatch(queue.queue, count, found.total)
@@ -184,7 +208,7 @@ def add_shards(queue: QueueKeys, count: int, now_ms: int) -> Op[Shards]:
     if found.total == count:
         return found
     fresh = not found.total and not (yield from ask(_in_use(queue)))
-    yield from ask(_write_count(queue, count, 0 if fresh else now_ms + SETTLE_MS))
+    yield from _write(found, count, 0 if fresh else now_ms + SETTLE_MS)
     return (yield from ask(read_shards(queue)))
 
 
@@ -197,10 +221,20 @@ def with_shard_counts(named: Iterable[QueueKeys], served: Iterable[QueueKeys]) -
 
 
 class KnownShards:
-    """What a client knows of the shards of queues, for ``KNOWN_MS``."""
+    """What a client knows of the shards of queues, for ``KNOWN_MS``; and whose turn it is to get a job."""
 
     def __init__(self) -> None:
         self._known: dict[QueueKeys, tuple[int, Shards]] = {}
+        self._turn = secrets.randbelow(MAX_SHARDS)
+
+    def itself(self) -> KnownShards:
+        """This; for a client that shares it with no other."""
+        return self
+
+    def next_turn(self) -> int:
+        """A number that is one more each time; at first a random one."""
+        self._turn += 1
+        return self._turn
 
     def of(self, queues: Iterable[QueueKeys], clock: Clock) -> Op[dict[str, Shards]]:
         """The shards of those queues that have some, by name."""

@@ -41,6 +41,7 @@ from glidemq_orchestrate.foundation.texts import counted
 from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
+from glidemq_orchestrate.shards import MAX_SHARDS
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)
@@ -62,14 +63,15 @@ def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson
     if as_json:
         print_json(rows)
         return
-    table = Table("queue", "paused", *SHOWN, "elements", "workers", box=None, padding=(0, 2, 0, 0))
+    table = Table("queue", "shards", "paused", *SHOWN, "elements", "workers", box=None, padding=(0, 2, 0, 0))
     for row in rows:
         if "broken" in row:
-            table.add_row(Text(row["queue"]), "?", *["?"] * (len(SHOWN) + 1), Text(row["broken"]))
+            table.add_row(Text(row["queue"]), "?", "?", *["?"] * (len(SHOWN) + 1), Text(row["broken"]))
             continue
         numbers = [str(row["counts"][state]) for state in SHOWN]
         numbers.append(str(row["elements"].waiting + row["elements"].running))
-        table.add_row(Text(row["queue"]), "yes" if row["paused"] else "", *numbers, str(len(row["workers"])))
+        paused, shards = "yes" if row["paused"] else "", str(row["shards"] or "")
+        table.add_row(Text(row["queue"]), shards, paused, *numbers, str(len(row["workers"])))
     console.print(table)
 
 
@@ -84,6 +86,7 @@ def queue_show(
         print_json(found)
         return
     lines = {
+        **({"shards": str(found["shards"])} if found["shards"] else {}),
         "paused": "yes" if found["paused"] else "no",
         **{
             str(state): f"{'at least ' if state in found['at_least'] else ''}{count}"
@@ -192,6 +195,39 @@ def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PRE
     with Queue(queue, url, prefix=prefix) as client:
         client.resume()
     print_text(f"{queue} is resumed")
+
+
+@queue_app.command("shards")
+@reports_errors
+def queue_shards(
+    queue: QueueName,
+    count: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[COUNT]",
+            help="Let the queue have so many shards.",
+            min=1,
+            max=MAX_SHARDS,
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Print how many shards a queue has, or add some: a cluster spreads them over its primaries.
+
+    Workers serve new shards within seconds; clients use them after a minute. Flows that run end where they
+    began. Shards cannot be removed.
+    """
+    with Queue(queue, url, prefix=prefix) as client:
+        had = client.shards()
+        has = had if count is None else client.add_shards(count)
+    if as_json:
+        print_json({"queue": queue, "shards": has, "added": has - had})
+        return
+    added = f": {has - had} added" if has > had else ""
+    print_text(f"{queue} has {counted(has, 'shard')}{added}" if has else f"{queue} has no shards")
 
 
 @queue_app.command("drain")
@@ -339,6 +375,7 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
             more["now"] = client.now()
         return more | {
             "queue": queue,
+            "shards": client.shards(),
             "paused": client.is_paused(),
             "counts": counts,
             "at_least": sorted(counts.at_least),

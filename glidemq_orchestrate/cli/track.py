@@ -22,6 +22,7 @@ from glidemq_orchestrate.cli.shell import (
 from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.queue import Tracked, TrackedChange
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, JobNotFound
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
@@ -80,7 +81,7 @@ def _check_tracked(
 
 def _track_flow(client: Client, queue: str, flow_id: str, *, off: bool) -> None:
     flow = client.flows.get(flow_id)
-    if flow.home != queue:
+    if split_shard(flow.home)[0] != queue:
         raise ConfigurationError(
             f"flow {flow_id} belongs to queue {flow.home}, not {queue}. "
             f"Fix: glidemq track {flow.home} --flow {flow_id}"

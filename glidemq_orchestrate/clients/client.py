@@ -14,6 +14,7 @@ from glidemq_orchestrate.clients.schedules import AsyncSchedules, Schedules
 from glidemq_orchestrate.events import EventFilter
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.queues.listing import queue_names
+from glidemq_orchestrate.shards import whole_queues
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -38,22 +39,31 @@ class Client(SyncFacade):
         ...     client.flows.get("nightly-2026-01-01").status()
     """
 
-    def queue(self, name: str, *, compression: Compression = "none") -> Queue:
+    def queue(self, name: str, *, compression: Compression = "none", shards: int | None = None) -> Queue:
         """One queue; see ``Queue``.
 
         Args:
             name: 1 to 256 characters, none of ``{ } :``.
             compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
+            shards: How many shards the queue has; see ``Queue``. None: as many as the queue has.
 
         Raises:
-            ConfigurationError: The name or the compression is not valid, or the client is closed.
+            ConfigurationError: The name, the compression or the number of shards is not valid, or the client
+                is closed.
         """
-        queue = Queue(name, self._settings, prefix=self._prefix, compression=compression, clock=self._clock)
+        queue = Queue(
+            name,
+            self._settings,
+            prefix=self._prefix,
+            compression=compression,
+            shards=shards,
+            clock=self._clock,
+        )
         return self._share(queue)
 
     def queues(self) -> list[str]:
         """List the names of queues that have keys, sorted. Scans all keys of the server in pages."""
-        return self._run(queue_names(self._prefix))
+        return whole_queues(self._run(queue_names(self._prefix)))
 
     @cached_property
     def flows(self) -> FlowProducer:
@@ -125,24 +135,31 @@ class AsyncClient(AsyncFacade):
         ConfigurationError: The URL or the prefix is not valid.
     """
 
-    def queue(self, name: str, *, compression: Compression = "none") -> AsyncQueue:
+    def queue(self, name: str, *, compression: Compression = "none", shards: int | None = None) -> AsyncQueue:
         """One queue; see ``AsyncQueue``.
 
         Args:
             name: 1 to 256 characters, none of ``{ } :``.
             compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
+            shards: How many shards the queue has; see ``Queue``. None: as many as the queue has.
 
         Raises:
-            ConfigurationError: The name or the compression is not valid, or the client is closed.
+            ConfigurationError: The name, the compression or the number of shards is not valid, or the client
+                is closed.
         """
         queue = AsyncQueue(
-            name, self._settings, prefix=self._prefix, compression=compression, clock=self._clock
+            name,
+            self._settings,
+            prefix=self._prefix,
+            compression=compression,
+            shards=shards,
+            clock=self._clock,
         )
         return self._share(queue)
 
     async def queues(self) -> list[str]:
         """List the names of queues that have keys, sorted. Scans all keys of the server in pages."""
-        return await self._run(queue_names(self._prefix))
+        return whole_queues(await self._run(queue_names(self._prefix)))
 
     @cached_property
     def flows(self) -> AsyncFlowProducer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -11,39 +12,59 @@ from glidemq_orchestrate import events as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.outage import Outage, sleep
 from glidemq_orchestrate.clients.twins import awaited, blocking
-from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from glidemq_orchestrate.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, optional_duration
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.shards import KnownShards
+from glidemq_orchestrate.wire.call import Op, side_by_side
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = ["AsyncEventReader", "Event", "EventFilter", "EventKind", "EventReader"]
 
 ALL: Final = EventFilter()
 STEP: Final = timedelta(seconds=1)
+POLL_MS: Final = 100
+"""The time between two reads of the shards: the events of several servers cannot be awaited at once."""
+_BETWEEN: Final = ";"
 
 
 class EventOperations:
     """The operations on the events of a queue, written once for both readers.
 
+    The position in a queue with shards consists of those in the queue itself and in each shard.
+
     Attributes:
-        position: The id of the last event that was read; None until ``start``.
+        position: The position after the last event that was read; None until ``start``.
         where: Which events to return.
     """
 
-    def __init__(self, keys: QueueKeys, position: str | None, where: EventFilter) -> None:
+    def __init__(
+        self,
+        keys: QueueKeys,
+        position: str | None,
+        where: EventFilter,
+        clock: Clock,
+        known: Callable[[], KnownShards],
+    ) -> None:
         self._keys, self.position, self.where = keys, position, where
+        self._clock, self._known = clock, known
 
     def start(self) -> Op[str]:
         """Set the position to now unless it is set, and return it. Reading starts after it."""
         if self.position is None:
-            self.position = yield from ops.tail(self._keys)
+            members = yield from self._members()
+            tails = yield from side_by_side([ops.tail(keys) for keys in members])
+            newest = max(tails, key=ops.entry_order)
+            self.position = newest if len(tails) == 1 else _BETWEEN.join([f"{newest}@", *tails])
         return self.position
 
     def read(self, timeout: Duration = 0) -> Op[list[Event]]:
-        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first."""
+        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first.
+
+        Of a queue with shards, up to 100 of each.
+        """
         return self._read(duration("timeout", timeout))
 
     def _read(self, timeout: timedelta) -> Op[list[Event]]:
@@ -54,8 +75,52 @@ class EventOperations:
 
     def read_all(self, timeout: timedelta) -> Op[list[Event]]:
         """Read the next events, matching or not, without moving the position."""
-        position = yield from self.start()
-        return (yield from ops.read_with_gap(self._keys, position, milliseconds(timeout) or None))
+        position, members = (yield from self.start()), (yield from self._members())
+        wait_ms = milliseconds(timeout)
+        if len(members) == 1:
+            return (yield from ops.read_with_gap(self._keys, position, wait_ms or None))
+        positions = _positions(position, len(members))
+        while True:
+            reading = zip(members, positions, strict=True)
+            every = yield from side_by_side([ops.read_with_gap(keys, at, None) for keys, at in reading])
+            if wait_ms <= 0 or any(every):
+                return _in_order(every, positions)
+            yield from ops.read(members[0], positions[0], min(wait_ms, POLL_MS))
+            wait_ms -= POLL_MS
+
+    def _members(self) -> Op[list[QueueKeys]]:
+        spread = yield from self._known().of([self._keys], self._clock)
+        shards = spread.get(self._keys.queue)
+        return [self._keys] if shards is None else shards.members()
+
+
+def _positions(position: str, members: int) -> list[str]:
+    """The positions in the members of a queue; a shard that was added since begins with its oldest event.
+
+    A position begins with the id of the event, and the number of its member, so no two events have the same.
+
+    Raises:
+        ConfigurationError: It is not a position of a reader.
+    """
+    first, *found = position.split(_BETWEEN)
+    if not found:
+        found = [first]
+    elif len(found) > members:
+        raise ConfigurationError(f"{position!r:.60} is not a position of a reader of this queue")
+    for one in (first.partition("@")[0], *found):
+        ops.check_position(one)
+    return found + ["0-0"] * (members - len(found))
+
+
+def _in_order(every: Sequence[Sequence[Event]], positions: Sequence[str]) -> list[Event]:
+    """The events of all members by time; the id of each is the position after it."""
+    found = [(number, event) for number, events in enumerate(every) for event in events]
+    found.sort(key=lambda one: ops.entry_order(one[1].id))
+    after, ordered = list(positions), []
+    for number, event in found:
+        after[number] = event.id
+        ordered.append(replace(event, id=_BETWEEN.join([f"{event.id}@{number}", *after])))
+    return ordered
 
 
 class EventReader(SyncFacade):
@@ -63,7 +128,8 @@ class EventReader(SyncFacade):
 
     The server keeps about the newest 1,000 events, and 16 MiB of those above 8 KiB. An event is a sign that
     something changed; read jobs and flows for their state. One event with ``is_gap`` replaces events that
-    were trimmed unread. The position moves past events that the filter excludes.
+    were trimmed unread. The position moves past events that the filter excludes. The events of a queue with
+    shards are read from all of them, within a tenth of a second.
 
     Iteration moves ``position`` to each event before yielding it. After the first successful read it survives
     outages of the server, such as a failover, and logs them.
@@ -93,12 +159,12 @@ class EventReader(SyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
-        self._operations = EventOperations(self._keys, position, where)
+        self._operations = EventOperations(self._keys, position, where, self._clock, self._known_shards)
         self._idle_timeout = optional_duration("idle_timeout", idle_timeout)
 
     @property
     def position(self) -> str | None:
-        """The id of the last event that was read, to continue after; None until ``start``."""
+        """The position after the last event that was read, to continue from; None until ``start``."""
         return self._operations.position
 
     @position.setter
@@ -137,7 +203,8 @@ class AsyncEventReader(AsyncFacade):
 
     The server keeps about the newest 1,000 events, and 16 MiB of those above 8 KiB. An event is a sign that
     something changed; read jobs and flows for their state. One event with ``is_gap`` replaces events that
-    were trimmed unread. The position moves past events that the filter excludes.
+    were trimmed unread. The position moves past events that the filter excludes. The events of a queue with
+    shards are read from all of them, within a tenth of a second.
 
     Iteration moves ``position`` to each event before yielding it. After the first successful read it survives
     outages of the server, such as a failover, and logs them.
@@ -167,12 +234,12 @@ class AsyncEventReader(AsyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
-        self._operations = EventOperations(self._keys, position, where)
+        self._operations = EventOperations(self._keys, position, where, self._clock, self._known_shards)
         self._idle_timeout = optional_duration("idle_timeout", idle_timeout)
 
     @property
     def position(self) -> str | None:
-        """The id of the last event that was read, to continue after; None until ``start``."""
+        """The position after the last event that was read, to continue from; None until ``start``."""
         return self._operations.position
 
     @position.setter

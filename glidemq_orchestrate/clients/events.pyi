@@ -1,5 +1,5 @@
 # Made by `make generated` from the operations. Do not edit.
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -8,38 +8,56 @@ from glidemq_orchestrate.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.shards import KnownShards
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 
 __all__ = ["AsyncEventReader", "Event", "EventFilter", "EventKind", "EventReader"]
 ALL: Final[EventFilter]
 STEP: Final[timedelta]
+POLL_MS: Final[int]
+_BETWEEN: Final[str]
 
 class EventOperations:
     """The operations on the events of a queue, written once for both readers.
 
+    The position in a queue with shards consists of those in the queue itself and in each shard.
+
     Attributes:
-        position: The id of the last event that was read; None until ``start``.
+        position: The position after the last event that was read; None until ``start``.
         where: Which events to return.
     """
 
-    def __init__(self, keys: QueueKeys, position: str | None, where: EventFilter) -> None: ...
+    def __init__(
+        self,
+        keys: QueueKeys,
+        position: str | None,
+        where: EventFilter,
+        clock: Clock,
+        known: Callable[[], KnownShards],
+    ) -> None: ...
     def start(self) -> Op[str]:
         """Set the position to now unless it is set, and return it. Reading starts after it."""
 
     def read(self, timeout: Duration = 0) -> Op[list[Event]]:
-        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first."""
+        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first.
+
+        Of a queue with shards, up to 100 of each.
+        """
 
     def _read(self, timeout: timedelta) -> Op[list[Event]]: ...
     def read_all(self, timeout: timedelta) -> Op[list[Event]]:
         """Read the next events, matching or not, without moving the position."""
+
+    def _members(self) -> Op[list[QueueKeys]]: ...
 
 class EventReader(SyncFacade):
     """Reads the events of one queue in order.
 
     The server keeps about the newest 1,000 events, and 16 MiB of those above 8 KiB. An event is a sign that
     something changed; read jobs and flows for their state. One event with ``is_gap`` replaces events that
-    were trimmed unread. The position moves past events that the filter excludes.
+    were trimmed unread. The position moves past events that the filter excludes. The events of a queue with
+    shards are read from all of them, within a tenth of a second.
 
     Iteration moves ``position`` to each event before yielding it. After the first successful read it survives
     outages of the server, such as a failover, and logs them.
@@ -72,7 +90,7 @@ class EventReader(SyncFacade):
     ) -> None: ...
     @property
     def position(self) -> str | None:
-        """The id of the last event that was read, to continue after; None until ``start``."""
+        """The position after the last event that was read, to continue from; None until ``start``."""
 
     @position.setter
     def position(self, position: str | None) -> None: ...
@@ -80,7 +98,10 @@ class EventReader(SyncFacade):
         """Set the position to now unless it is set, and return it. Reading starts after it."""
 
     def read(self, timeout: Duration = 0) -> list[Event]:
-        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first."""
+        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first.
+
+        Of a queue with shards, up to 100 of each.
+        """
 
     def __iter__(self) -> Iterator[Event]:
         """Yield matching events until none has arrived for ``idle_timeout``.
@@ -94,7 +115,8 @@ class AsyncEventReader(AsyncFacade):
 
     The server keeps about the newest 1,000 events, and 16 MiB of those above 8 KiB. An event is a sign that
     something changed; read jobs and flows for their state. One event with ``is_gap`` replaces events that
-    were trimmed unread. The position moves past events that the filter excludes.
+    were trimmed unread. The position moves past events that the filter excludes. The events of a queue with
+    shards are read from all of them, within a tenth of a second.
 
     Iteration moves ``position`` to each event before yielding it. After the first successful read it survives
     outages of the server, such as a failover, and logs them.
@@ -127,7 +149,7 @@ class AsyncEventReader(AsyncFacade):
     ) -> None: ...
     @property
     def position(self) -> str | None:
-        """The id of the last event that was read, to continue after; None until ``start``."""
+        """The position after the last event that was read, to continue from; None until ``start``."""
 
     @position.setter
     def position(self, position: str | None) -> None: ...
@@ -135,7 +157,10 @@ class AsyncEventReader(AsyncFacade):
         """Set the position to now unless it is set, and return it. Reading starts after it."""
 
     async def read(self, timeout: Duration = 0) -> list[Event]:
-        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first."""
+        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first.
+
+        Of a queue with shards, up to 100 of each.
+        """
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """Yield matching events until none has arrived for ``idle_timeout``.

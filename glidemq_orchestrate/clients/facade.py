@@ -15,6 +15,7 @@ from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.server.calls import learn_time, learn_time_well
 from glidemq_orchestrate.server.libraries import ensure_libraries, repeat_lost
 from glidemq_orchestrate.settings import Address, ConnectionSettings
+from glidemq_orchestrate.shards import KnownShards
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.confirmation import check_confirmation, standing
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -34,11 +35,17 @@ _INHERITED: list[object] = []
 
 
 class Connections(Generic[D]):
-    """The drivers that a client shares with its queues, readers and the like: one for each process."""
+    """What a client shares with its queues, readers and the like: a driver for each process.
+
+    Attributes:
+        is_closed: Whether the client was closed.
+        shards: What is known of the shards of queues.
+    """
 
     def __init__(self) -> None:
         self._drivers: dict[int, D] = {}
         self.is_closed = False
+        self.shards = KnownShards()
 
     def own(self) -> D | None:
         """The driver of this process, if any.
@@ -84,6 +91,10 @@ class _Facade(Generic[D]):
         self._clock = clock or ServerClock()
         self._connections: Connections[D] = Connections()
         self._is_shared = False
+
+    def _known_shards(self) -> KnownShards:
+        """What this client and those that share its connections know of shards."""
+        return self._connections.shards
 
     def _share(self, made: F) -> F:
         """Share the connections with another client, whose ``close`` leaves them open.

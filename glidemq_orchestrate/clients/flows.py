@@ -200,7 +200,7 @@ class FlowProducer(SyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         reach = Reach(self._settings.kind == "cluster")
-        self._operations = ProducerOperations(self._prefix, self._clock, reach)
+        self._operations = ProducerOperations(self._prefix, self._clock, reach, self._known_shards)
 
     submit = blocking_into(ProducerOperations.submit, Flow)
     check_workers = blocking(ProducerOperations.check_workers)
@@ -226,7 +226,7 @@ class AsyncFlowProducer(AsyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         reach = Reach(self._settings.kind == "cluster")
-        self._operations = ProducerOperations(self._prefix, self._clock, reach)
+        self._operations = ProducerOperations(self._prefix, self._clock, reach, self._known_shards)
 
     submit = awaited_into(ProducerOperations.submit, AsyncFlow)
     check_workers = awaited(ProducerOperations.check_workers)

@@ -113,25 +113,29 @@ class Queue(SyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
+        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+            queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
-            opened: the first call does that.
+        ConfigurationError: The name, the URL, the prefix, the compression or the number of shards is not
+            valid. No connection was opened: the first call does that. Each call until one succeeds raises
+            ``ShardsMismatch`` if the queue never had this number of shards.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all but the first have defaults
         self,
         name: str,
         url: Address = None,
         *,
         prefix: str = DEFAULT_PREFIX,
         compression: Compression = "none",
+        shards: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(name))
-        self._operations = QueueOperations(self._keys, self._clock, compression)
+        self._operations = QueueOperations(self._keys, self._clock, compression, shards, self._known_shards)
 
     add = blocking(QueueOperations.add)
     add_many = blocking(QueueOperations.add_many)
@@ -185,6 +189,8 @@ class Queue(SyncFacade):
     clean = blocking(QueueOperations.clean)
     drain = blocking(QueueOperations.drain)
     obliterate = blocking(QueueOperations.obliterate)
+    shards = blocking(QueueOperations.shards)
+    add_shards = blocking(QueueOperations.add_shards)
     retry_failed = blocking(QueueOperations.retry_failed)
     failures = blocking(QueueOperations.failures)
     retry_failures = blocking(QueueOperations.retry_failures)
@@ -220,25 +226,29 @@ class AsyncQueue(AsyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
+        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+            queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
-            opened: the first call does that.
+        ConfigurationError: The name, the URL, the prefix, the compression or the number of shards is not
+            valid. No connection was opened: the first call does that. Each call until one succeeds raises
+            ``ShardsMismatch`` if the queue never had this number of shards.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all but the first have defaults
         self,
         name: str,
         url: Address = None,
         *,
         prefix: str = DEFAULT_PREFIX,
         compression: Compression = "none",
+        shards: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(name))
-        self._operations = QueueOperations(self._keys, self._clock, compression)
+        self._operations = QueueOperations(self._keys, self._clock, compression, shards, self._known_shards)
 
     add = awaited(QueueOperations.add)
     add_many = awaited(QueueOperations.add_many)
@@ -292,6 +302,8 @@ class AsyncQueue(AsyncFacade):
     clean = awaited(QueueOperations.clean)
     drain = awaited(QueueOperations.drain)
     obliterate = awaited(QueueOperations.obliterate)
+    shards = awaited(QueueOperations.shards)
+    add_shards = awaited(QueueOperations.add_shards)
     retry_failed = awaited(QueueOperations.retry_failed)
     failures = awaited(QueueOperations.failures)
     retry_failures = awaited(QueueOperations.retry_failures)

@@ -111,11 +111,14 @@ class Queue(SyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
+        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+            queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
-            opened: the first call does that.
+        ConfigurationError: The name, the URL, the prefix, the compression or the number of shards is not
+            valid. No connection was opened: the first call does that. Each call until one succeeds raises
+            ``ShardsMismatch`` if the queue never had this number of shards.
     """
 
     _keys: QueueKeys
@@ -128,6 +131,7 @@ class Queue(SyncFacade):
         *,
         prefix: str = DEFAULT_PREFIX,
         compression: Compression = "none",
+        shards: int | None = None,
         clock: Clock | None = None,
     ) -> None: ...
     def add(
@@ -160,7 +164,8 @@ class Queue(SyncFacade):
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first. In a
+        queue with shards the order holds within an ordering key.
 
         Returns:
             The id of each job, in order; None for a job that was not added because its ``job_id`` is in use
@@ -247,6 +252,7 @@ class Queue(SyncFacade):
         """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
 
         All or none, unless another client lets a job wait for one of them at the same time; safe to repeat.
+        In a queue with shards: all or none of those in one shard.
 
         Args:
             job_ids: At most 100 jobs of this queue.
@@ -691,6 +697,26 @@ class Queue(SyncFacade):
             QueueInUse: Jobs are active; nothing was removed.
         """
 
+    def shards(self) -> int:
+        """How many shards the queue has, including those that are not used yet; 0 for none."""
+
+    def add_shards(self, count: int) -> int:
+        """Let the queue have so many shards; returns how many it has. Repeatable.
+
+        Workers serve the new shards within seconds. Clients add jobs and flows to them after a minute, all
+        from the same time on; a new queue uses them at once. Flows end in the shard where they began, and the
+        jobs of an ordering key stay together as long as some of them wait or run. Pauses, limits and the
+        dead-letter queue hold for the new shards too.
+
+        Args:
+            count: At most 256. Shards cannot be removed.
+
+        Raises:
+            ConfigurationError: The number is not valid, or this is a shard itself.
+            ShardsMismatch: The queue has more. Nothing was changed.
+            InvalidJob: The limit of running jobs cannot be divided among so many. Nothing was changed.
+        """
+
     def retry_failed(self, count: int | None = None) -> int:
         """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
@@ -748,15 +774,21 @@ class Queue(SyncFacade):
     def set_global_concurrency(self, limit: int | None) -> None:
         """Limit how many jobs run at the same time over all workers; None removes the limit. Repeatable.
 
+        A queue with shards divides the limit evenly among them and itself.
+
         Raises:
-            InvalidJob: The limit is less than 1; nothing was sent.
+            InvalidJob: The limit is less than 1; nothing was sent. Or a queue with shards cannot divide it
+                evenly among them and itself: it is less than their number.
         """
 
     def global_concurrency(self) -> int | None:
         """Read how many jobs may run at the same time over all workers; None: no limit."""
 
     def set_global_rate_limit(self, limit: RateLimit | None) -> None:
-        """Limit how often jobs start, over all workers; None removes the limit. Repeatable."""
+        """Limit how often jobs start, over all workers; None removes the limit. Repeatable.
+
+        A queue with shards divides the limit evenly among them and itself.
+        """
 
     def global_rate_limit(self) -> RateLimit | None:
         """Read how often jobs may start over all workers; None: no limit."""
@@ -891,11 +923,14 @@ class AsyncQueue(AsyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
+        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+            queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
-            opened: the first call does that.
+        ConfigurationError: The name, the URL, the prefix, the compression or the number of shards is not
+            valid. No connection was opened: the first call does that. Each call until one succeeds raises
+            ``ShardsMismatch`` if the queue never had this number of shards.
     """
 
     _keys: QueueKeys
@@ -908,6 +943,7 @@ class AsyncQueue(AsyncFacade):
         *,
         prefix: str = DEFAULT_PREFIX,
         compression: Compression = "none",
+        shards: int | None = None,
         clock: Clock | None = None,
     ) -> None: ...
     async def add(
@@ -940,7 +976,8 @@ class AsyncQueue(AsyncFacade):
     async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first. In a
+        queue with shards the order holds within an ordering key.
 
         Returns:
             The id of each job, in order; None for a job that was not added because its ``job_id`` is in use
@@ -1027,6 +1064,7 @@ class AsyncQueue(AsyncFacade):
         """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
 
         All or none, unless another client lets a job wait for one of them at the same time; safe to repeat.
+        In a queue with shards: all or none of those in one shard.
 
         Args:
             job_ids: At most 100 jobs of this queue.
@@ -1473,6 +1511,26 @@ class AsyncQueue(AsyncFacade):
             QueueInUse: Jobs are active; nothing was removed.
         """
 
+    async def shards(self) -> int:
+        """How many shards the queue has, including those that are not used yet; 0 for none."""
+
+    async def add_shards(self, count: int) -> int:
+        """Let the queue have so many shards; returns how many it has. Repeatable.
+
+        Workers serve the new shards within seconds. Clients add jobs and flows to them after a minute, all
+        from the same time on; a new queue uses them at once. Flows end in the shard where they began, and the
+        jobs of an ordering key stay together as long as some of them wait or run. Pauses, limits and the
+        dead-letter queue hold for the new shards too.
+
+        Args:
+            count: At most 256. Shards cannot be removed.
+
+        Raises:
+            ConfigurationError: The number is not valid, or this is a shard itself.
+            ShardsMismatch: The queue has more. Nothing was changed.
+            InvalidJob: The limit of running jobs cannot be divided among so many. Nothing was changed.
+        """
+
     async def retry_failed(self, count: int | None = None) -> int:
         """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
@@ -1530,15 +1588,21 @@ class AsyncQueue(AsyncFacade):
     async def set_global_concurrency(self, limit: int | None) -> None:
         """Limit how many jobs run at the same time over all workers; None removes the limit. Repeatable.
 
+        A queue with shards divides the limit evenly among them and itself.
+
         Raises:
-            InvalidJob: The limit is less than 1; nothing was sent.
+            InvalidJob: The limit is less than 1; nothing was sent. Or a queue with shards cannot divide it
+                evenly among them and itself: it is less than their number.
         """
 
     async def global_concurrency(self) -> int | None:
         """Read how many jobs may run at the same time over all workers; None: no limit."""
 
     async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
-        """Limit how often jobs start, over all workers; None removes the limit. Repeatable."""
+        """Limit how often jobs start, over all workers; None removes the limit. Repeatable.
+
+        A queue with shards divides the limit evenly among them and itself.
+        """
 
     async def global_rate_limit(self) -> RateLimit | None:
         """Read how often jobs may start over all workers; None: no limit."""

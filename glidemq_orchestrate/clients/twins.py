@@ -236,7 +236,10 @@ def _explain(
     exc: Exception, make: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raise a clearer error if the arguments of a method are the cause."""
-    if isinstance(exc, TypeError) and exc.__traceback__ and exc.__traceback__.tb_next is None:
+    inner = exc.__traceback__ and exc.__traceback__.tb_next
+    if inner is not None and hasattr(make, "__wrapped__"):
+        inner = inner.tb_next
+    if isinstance(exc, TypeError) and inner is None:
         # They do not fit: the operation has not begun.
         method = f"{type(client).__name__}.{make.__name__}"
         raise TypeError(str(exc).replace(make.__qualname__, method)) from None

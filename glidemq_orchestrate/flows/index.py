@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import (
@@ -37,7 +38,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function, parts
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function, parts, side_by_side
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 100
@@ -132,9 +133,11 @@ def list_flows(  # noqa: PLR0913  one filter each
     start = IndexPosition()
     if before is not None:
         start = IndexPosition(str(_ms(before.created_at)), before.stored_as or before.id)
-    found: list[FlowStatus] = []
-    for home in (yield from ask(home_queues(prefix))):
-        found += yield from _of_home(QueueKeys(prefix, home), filter_, start, limit)
+    homes = yield from ask(home_queues(prefix))
+    every = yield from side_by_side(
+        [_of_home(QueueKeys(prefix, home), filter_, start, limit) for home in homes]
+    )
+    found = list(chain.from_iterable(every))
     found.sort(key=lambda flow: (_ms(flow.created_at), flow.id.encode()), reverse=True)
     return found[:limit]
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NewType, Protocol
 
 from glidemq_orchestrate.errors import FailedNode, FlowCancelled, FlowFailed, Superseded
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.shards import split_shard
 
 FlowId = NewType("FlowId", str)
 OnExisting = Literal["attach", "retry_failed", "restart"]
@@ -77,6 +78,11 @@ class FlowStatus:
     def open(self) -> int:
         """The number of nodes that have not ended."""
         return self.total - self.completed - self.failed - self.skipped
+
+    @property
+    def queue(self) -> str:
+        """The queue of the flow: ``home``, or the queue of which that is a shard."""
+        return split_shard(self.home)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def add_dependencies(
     queue: QueueKeys, job_id: str, others: Iterable[str], now_ms: int
 ) -> Op[ChangedDependencies]:
     """Make a job wait for others."""
-    ids = _checked(others)
+    ids = checked_ids(others)
     if not ids:
         return ChangedDependencies(())
     words = yield from _change(queue, job_id, "on", ids, now_ms)
@@ -75,7 +75,7 @@ def remove_dependencies(
     queue: QueueKeys, job_id: str, others: Iterable[str] | None, now_ms: int
 ) -> Op[ChangedDependencies]:
     """Make a job wait for others no longer; None: for none."""
-    ids = None if others is None else _checked(others)
+    ids = None if others is None else checked_ids(others)
     if ids is None:
         yield from _change(queue, job_id, "off", (), now_ms)
         return ChangedDependencies(())
@@ -107,7 +107,7 @@ def _by_word(pairs: Iterable[tuple[str, str]]) -> Any:
     return lambda *words: tuple(job_id for job_id, word in found if word in words)
 
 
-def _checked(ids: Iterable[str]) -> list[str]:
+def checked_ids(ids: Iterable[str]) -> list[str]:
     """The ids, each once.
 
     Raises:
@@ -146,7 +146,7 @@ def _has_dependents(changed: str, job_id: str, dependent: str) -> HasDependents:
 
 def cancel_jobs(queue: QueueKeys, ids: Iterable[str], now_ms: int, *, cascade: bool) -> Op[CancelledJobs]:
     """Cancel jobs, unless others would wait for them for ever."""
-    every = _checked(ids)
+    every = checked_ids(ids)
     if not every:
         return CancelledJobs((), (), (), ())
     args: tuple[Word, ...] = (now_ms, int(cascade), *every)

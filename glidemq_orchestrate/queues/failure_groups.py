@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import chain
 from typing import Final
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ProtocolError, Superseded
@@ -207,6 +208,32 @@ def queue_failures(queue: QueueKeys, max_examined: int | None) -> Op[FailureGrou
     found = tallies.groups()
     found.is_partial = is_partial
     return found
+
+
+def merged_groups(every: Sequence[FailureGroups]) -> FailureGroups:
+    """The groups of several queues as those of one."""
+    by_name: dict[str, list[FailureGroup]] = {}
+    for one in chain.from_iterable(every):
+        by_name.setdefault(one.group, []).append(one)
+    found = FailureGroups(map(_merged, by_name.values()))
+    found.sort(key=lambda one: (-one.count, one.group))
+    found.is_partial = any(groups.is_partial for groups in every)
+    return found
+
+
+def _merged(same: Sequence[FailureGroup]) -> FailureGroup:
+    oldest, every = datetime.min.replace(tzinfo=UTC), chain.from_iterable(one.samples for one in same)
+    samples = sorted(every, key=lambda one: one.failed_at or oldest, reverse=True)
+    different = {sample.reason: sample for sample in reversed(samples)}
+    return FailureGroup(
+        same[0].group,
+        sum(one.count for one in same),
+        min((one.first_at for one in same if one.first_at), default=None),
+        max((one.last_at for one in same if one.last_at), default=None),
+        tuple([sample for sample in samples if different[sample.reason] is sample][:SAMPLES]),
+        sum(one.nodes for one in same),
+        sum(one.held_back for one in same),
+    )
 
 
 def _nodes(prefix: str, flow: str) -> Op[list[NodeStatus]]:

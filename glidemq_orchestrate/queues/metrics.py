@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.removal import ENDED
-from glidemq_orchestrate.wire.call import Op, ask, whole_hash
+from glidemq_orchestrate.wire.call import Op, ask_all, whole_hash
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number
 
@@ -25,15 +26,20 @@ class MetricPoint:
     mean: timedelta
 
 
-def metrics(queue: QueueKeys, state: JobState) -> Op[list[MetricPoint]]:
-    """How many jobs ended in each minute, oldest first."""
+def metrics(queues: Sequence[QueueKeys], state: JobState) -> Op[list[MetricPoint]]:
+    """How many jobs ended in each minute, in all these queues, oldest first."""
     if state not in ENDED:
         raise ConfigurationError(f"there are metrics of completed and failed jobs only, not of {state} ones")
-    fields = yield from ask(whole_hash(queue.metrics(ENDED[state])))
-    points = []
-    for name in fields:
-        _, minute, kind = (*name.split(":"), "", "")[:3]
-        count, total, at = number(fields[name]), number(fields.get(f"m:{minute}:d")), moment(minute)
-        if kind == "c" and at is not None:
-            points.append(MetricPoint(at, count, timedelta(milliseconds=total / count if count else 0)))
+    sums: dict[str, tuple[int, int]] = {}
+    for fields in (yield from ask_all([whole_hash(queue.metrics(ENDED[state])) for queue in queues])):
+        for name in fields:
+            _, minute, kind = (*name.split(":"), "", "")[:3]
+            if kind == "c":
+                count, total = sums.get(minute, (0, 0))
+                sums[minute] = count + number(fields[name]), total + number(fields.get(f"m:{minute}:d"))
+    points = [
+        MetricPoint(at, count, timedelta(milliseconds=total / count if count else 0))
+        for minute, (count, total) in sums.items()
+        if (at := moment(minute)) is not None
+    ]
     return sorted(points, key=lambda point: point.at)

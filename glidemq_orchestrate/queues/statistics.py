@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, function, whole_hash
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, function, whole_hash
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
@@ -236,13 +236,15 @@ def _stored(tally: Tally) -> list[Any]:
     return [tally.count, tally.mean, tally.squares, dict(tally.buckets)]
 
 
-def statistics(queue: QueueKeys, day: date | None, now_ms: int) -> Op[QueueStatistics]:
-    """Read the statistics of a day; None: of today."""
+def statistics(queues: Sequence[QueueKeys], day: date | None, now_ms: int) -> Op[QueueStatistics]:
+    """Read the statistics of a day, over all these queues; None: of today."""
     today = datetime.fromtimestamp(now_ms / 1_000, UTC).date()
     wanted = today if day is None else _checked(day, today)
     place = (wanted - date(1970, 1, 1)).days
-    fields = yield from ask(whole_hash(queue.statistics(place)))
-    tallies = _read(fields)
+    tallies: dict[str, HandlerTally] = {}
+    for fields in (yield from ask_all([whole_hash(queue.statistics(place)) for queue in queues])):
+        for handler, one in _read(fields).items():
+            tallies.setdefault(handler, HandlerTally()).merge(one)
     total = HandlerTally()
     for one in tallies.values():
         total.merge(one)

@@ -7,9 +7,10 @@ is lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final, Literal
 
 from glidemq_orchestrate import events
@@ -24,7 +25,7 @@ from glidemq_orchestrate.jobs.job_hash import missing
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import listing
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, command
+from glidemq_orchestrate.wire.call import Call, Op, ask, command, side_by_side
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import as_time
 
@@ -159,10 +160,14 @@ def _status(prefix: str, flow_id: str) -> Op[FlowStatus | None]:
 
 @dataclass(slots=True)
 class TrackedStream:
-    """The changes of all tracked jobs and flows of a queue, without an end."""
+    """The changes of all tracked jobs and flows of a queue, without an end.
+
+    ``members``: finds the queue itself and its shards.
+    """
 
     queue: QueueKeys
     clock: Clock
+    members: Callable[[], Op[Sequence[QueueKeys]]]
     position: str = ""
     known: dict[tuple[Kind, str], Tracked] = field(default_factory=dict)
 
@@ -179,7 +184,8 @@ class TrackedStream:
             self.position = yield from events.tail(self.queue)
         else:
             yield from self._wait()
-        found = {(one.kind, one.id): one for one in (yield from tracked(self.queue))}
+        every = yield from side_by_side([tracked(keys) for keys in (yield from self.members())])
+        found = {(one.kind, one.id): one for one in chain.from_iterable(every)}
         at = as_time(self.clock.now_ms())
         changes = [
             TrackedChange(now, self.known.get(key), at)

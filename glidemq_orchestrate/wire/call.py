@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -174,6 +174,48 @@ def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
         return []
     replies = yield batch
     return [_read_or_error(call, reply) for call, reply in zip(batch.calls, replies, strict=True)]
+
+
+def side_by_side(ops: Iterable[Op[T]]) -> Op[list[T]]:
+    """Run operations at the same time: the calls that they make next go out together. In order.
+
+    Raises:
+        GlideMQError: The first error. If an operation fails before its first call, none makes any; otherwise
+            the others are run to their ends before.
+    """
+    every = list(ops)
+    results: list[Any] = [None] * len(every)
+    errors: dict[int, GlideMQError] = {}
+    asking: dict[int, Request] = {}
+
+    def go_on(at: int, step: Callable[[], Request]) -> None:
+        try:
+            asking[at] = step()
+        except StopIteration as end:
+            results[at] = end.value
+        except GlideMQError as exc:
+            errors[at] = exc
+
+    for at, op in enumerate(every):
+        go_on(at, partial(next, op))
+        if errors:
+            raise errors[at]
+    while asking:
+        trip = dict(asking)
+        asking.clear()
+        replies = iter((yield Batch(tuple(call for request in trip.values() for call in _calls_of(request)))))
+        for at, request in trip.items():
+            found = [next(replies) for _ in _calls_of(request)]
+            reply = found if isinstance(request, Batch) else found[0]
+            resume = every[at].throw if isinstance(reply, GlideMQError) else every[at].send
+            go_on(at, partial(resume, reply))
+    if errors:
+        raise errors[min(errors)]
+    return results
+
+
+def _calls_of(request: Request) -> Sequence[Call[Any]]:
+    return request.calls if isinstance(request, Batch) else (request,)
 
 
 def send_all(todo: Iterable[Call[T]]) -> Op[None]:

@@ -105,7 +105,8 @@ class Feed:
         slots: Shared by all feeds of the worker.
         runner: Receives jobs and verdicts.
         clock: The current time.
-        limit: The max number of starts per window, and the window in ms; (0, 0) for the limit of the queue.
+        limit: Returns the max number of starts per window, and the window in ms; (0, 0) for the limit of the
+            queue.
         sharing: Returns the number of feeds that may have jobs, and share the slots.
         failures: Logs the failures that it survives.
 
@@ -123,7 +124,7 @@ class Feed:
         slots: JobSlots,
         runner: Runner,
         clock: Clock,
-        limit: tuple[int, int],
+        limit: Callable[[], tuple[int, int]],
         sharing: Callable[[], int],
         failures: FailureLog,
     ) -> None:
@@ -258,7 +259,7 @@ class Feed:
                 outcomes,
                 wanted,
                 token,
-                limit=self._limit,
+                limit=self._limit(),
                 immediate=immediate,
                 started=started,
                 sizes=self._runner.slice_sizes if wanted else "",

@@ -9,7 +9,7 @@ from typing import Any, Final
 from glidemq_orchestrate import Flow, JobState
 from glidemq_orchestrate.flows import ArrayCounts, NodeStatus
 from glidemq_orchestrate.testing.chaos import promises
-from tests.chaos.book import RoundBook
+from tests.chaos.book import RoundBook, place_of
 from tests.chaos.in_process import value_of_element
 from tests.chaos.plan import Elements, FlowPlan, Step
 
@@ -48,7 +48,7 @@ class Arrays:
         states = {one.index: "failed" for one in failed} | dict.fromkeys(results, "completed")
         runs = 1 + (planned.action in ("rerun", "skip"))
         for index in range(size):
-            job = node.queue, f"{node.job_id}[{index}]"
+            job = place_of(node)[0], f"{node.job_id}[{index}]"
             end, fate = states.get(index), step.array.fate(index)
             accepted = self._book.completed(job)
             for text in promises.accepted_once(accepted, runs + len(self._book.emptied)):
@@ -84,7 +84,7 @@ class Arrays:
             return
         spans = list[tuple[int, int]]()
         for index in range(elements.size):
-            for entry in self._book.accepted[node.queue, f"{node.job_id}[{index}]"]:
+            for entry in self._book.accepted[place_of(node)[0], f"{node.job_id}[{index}]"]:
                 run = entry["run"]
                 if run in self._book.begins and run in self._book.ends:
                     spans.append((self._book.begins[run]["at"], self._book.ends[run]["at"]))

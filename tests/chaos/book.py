@@ -8,6 +8,7 @@ from statistics import median
 from typing import Final
 
 from glidemq_orchestrate.flows import NodeStatus
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.testing.chaos.book import Book, JobKey, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.unfenced import Unfenced
@@ -22,8 +23,8 @@ NS_IN_MS: Final = 1_000_000
 
 
 def place_of(node: NodeStatus) -> JobKey:
-    """The job of a node."""
-    return node.queue, node.job_id
+    """The job of a node; a shard counts as its queue."""
+    return split_shard(node.queue)[0], node.job_id
 
 
 def generation_of(job_id: str) -> tuple[str, str]:

@@ -71,7 +71,7 @@ def outcome_of(
         )  # fmt: skip
         violations += checker.violations()
         for server in played.primaries():
-            violations += leftovers(server.client, played.world.plan.all_queues)
+            violations += leftovers(server.client, played.members())
         violations += played.left_by_spark()
         if not has_ended:
             violations.append(f"not everything has ended within {size.settle:g} s")

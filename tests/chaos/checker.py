@@ -10,7 +10,7 @@ from glidemq_orchestrate import FlowProducer, JobState, Queue
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
 from glidemq_orchestrate.flows import FlowStatus, NodeStatus
 from glidemq_orchestrate.testing.chaos import promises
-from glidemq_orchestrate.testing.chaos.book import JobKey
+from glidemq_orchestrate.testing.chaos.book import JobKey, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.array_checks import Arrays
 from tests.chaos.book import RoundBook, generation_of, place_of
@@ -393,7 +393,7 @@ class Checker:
         """Whether the metrics count more ends than there were: an end was accepted twice."""
         counted = sum(point.count for point in queue.metrics(JobState.COMPLETED))
         ended = sum(
-            entry["queue"] == name and entry["error"] in ("", "Skip") and entry["job"][-1] != "]"
+            job_of(entry)[0] == name and entry["error"] in ("", "Skip") and entry["job"][-1] != "]"
             for entry in self._book.ends.values()
         )
         if counted > ended:

@@ -41,6 +41,7 @@ class Ground:
         may_lose: What was acknowledged last may be lost.
         keeps_leases: Also what nobody waits for is kept, such as who holds a job: not by a failover.
         moves_keys: Slots move key by key; no Node workers, whose calls that may interrupt.
+        shards: How many shards the queues have; no Node workers, who know no shards.
     """
 
     servers: tuple[Server, ...]
@@ -53,11 +54,12 @@ class Ground:
     may_lose: bool = False
     keeps_leases: bool = True
     moves_keys: bool = False
+    shards: int = 0
 
     @property
     def has_node_workers(self) -> bool:
         """Whether Node workers run jobs."""
-        return self.keeps_leases and not self.moves_keys
+        return self.keeps_leases and not self.moves_keys and not self.shards
 
 
 @contextmanager
@@ -89,6 +91,16 @@ def cluster(folder: Path) -> Iterator[Ground]:
         yield Ground(
             tuple(primaries.servers), primaries.url, primaries.url, is_one_slot=False,
             spared=BEHIND_A_PROXY | {empty_server, fail_over, lose_power, move_keys},
+        )  # fmt: skip
+
+
+@contextmanager
+def cluster_shards(folder: Path) -> Iterator[Ground]:
+    """Three primaries, and queues with shards: each flow is in one slot. Slots move, too."""
+    with running_primaries(folder) as primaries:
+        yield Ground(
+            tuple(primaries.servers), primaries.url, primaries.url,
+            spared=BEHIND_A_PROXY | {empty_server, fail_over, lose_power, move_keys}, shards=6,
         )  # fmt: skip
 
 
@@ -154,7 +166,7 @@ class Member(Server):
 GROUNDS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Ground]]]] = {
     "one": one, "everysec": partial(one, fsync="everysec"),
     "power": partial(one, fsync="everysec", may_lose=True), "cluster": cluster,
-    "cluster-moving": cluster_moving,
+    "cluster-moving": cluster_moving, "cluster-shards": cluster_shards,
     "cluster-failover": cluster_failover, "sentinel": sentinel,
     "sentinel-confirmed": partial(sentinel, confirm="?confirm=replicas:1"),
 }  # fmt: skip

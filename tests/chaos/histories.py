@@ -18,7 +18,7 @@ from glidemq_orchestrate.jobs.attempt import worker_of
 from glidemq_orchestrate.jobs.history import ENDS, MAX_LINES, JobHistory
 from glidemq_orchestrate.testing.chaos.book import JobKey, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
-from tests.chaos.book import RoundBook
+from tests.chaos.book import RoundBook, place_of
 from tests.chaos.bridged_flows import QUEUE
 from tests.chaos.plan import FlowPlan, has_history
 
@@ -50,7 +50,7 @@ class Histories:
         """Note the nodes of a flow that record their histories."""
         for node in nodes:
             if has_history(f"{planned.flow_id}~{node.name}"):
-                self._jobs[node.queue].add(node.job_id)
+                self._jobs[place_of(node)[0]].add(node.job_id)
 
     def wrong(self, queue: Queue, name: str) -> Iterator[str]:
         """What is wrong with the histories of a queue, in sentences."""

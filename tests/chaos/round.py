@@ -18,7 +18,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from glidemq_orchestrate import Queue
 from glidemq_orchestrate.lifeline import guard
+from glidemq_orchestrate.shards import shard_name
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from tests.chaos.children import Children
@@ -128,6 +130,9 @@ class Round:
             size.widest, self.ground.is_one_slot, defect=defect,
             longs=size.longs, giant=size.giant, spark=size.spark, bridged=size.bridged, arrays=size.arrays,
         )  # fmt: skip
+        for name in self.world.plan.all_queues if self.ground.shards else ():
+            with Queue(name, self.ground.url, shards=self.ground.shards) as queue:
+                queue.shards()
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), LedgerReader(self.world.ledger)
         self._stack.callback(self.ledger.close)
@@ -154,6 +159,12 @@ class Round:
         self._stack.close()
 
     # --- what faults use ---
+
+    def members(self) -> list[str]:
+        """The queues, and their shards."""
+        names = self.world.plan.all_queues
+        shards = [shard_name(name, index) for name in names for index in range(self.ground.shards)]
+        return [*names, *shards]
 
     def alive(self, role: str | None = None) -> list[Process]:
         """The processes of a role, or all of them."""

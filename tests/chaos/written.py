@@ -38,9 +38,9 @@ class Written:
         steps = planned.all_steps
         for node in nodes:
             if node.reason == NOT_PASSED:
-                self._refused[node.queue].append(node.job_id)
+                self._refused[place_of(node)[0]].append(node.job_id)
             elif (result := results.get(node.name)) and node.name in steps and steps[node.name].says:
-                self._said[node.queue].append(Said(node, result["run"], steps[node.name].says))
+                self._said[place_of(node)[0]].append(Said(node, result["run"], steps[node.name].says))
 
     def lost(self, queue: Queue, name: str) -> Iterator[tuple[str, str]]:
         """What is gone in a queue: the kind and a sentence of each."""

@@ -32,6 +32,7 @@ GOOD: Final[dict[str, Any]] = {
     "cascade": False,
     "count": 1,
     "compression": "none",
+    "shards": None,
     "cursor": "0",
     "data": DATA,
     "day": None,

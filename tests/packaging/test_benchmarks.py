@@ -191,6 +191,12 @@ def test_each_number_of_worker_processes_is_measured() -> None:
 
 
 @pytest.mark.long
+def test_primaries_are_measured_with_and_without_shards() -> None:
+    rows = quick("shards")
+    assert [row["shards"] for row in rows] == [0, 12]
+
+
+@pytest.mark.long
 def test_steps_of_dagster_are_measured_in_every_way() -> None:
     rows = quick("dagster_steps")["rows"]
     assert [row["as"] for row in rows] == [

@@ -21,12 +21,14 @@ import pytest
 import yaml
 
 from glidemq_orchestrate import (
+    Client,
     ConnectionSettings,
     Context,
     EmbeddedServer,
     FlowNode,
     FlowProducer,
     FlowSpec,
+    FlowState,
     JobState,
     Queue,
     Worker,
@@ -80,6 +82,17 @@ def test_the_calls_of_a_queue_run_as_printed() -> None:
         exec(block_with("add_many"), {"server": server})
         with Queue("etl", server.url) as queue:
             assert sum(queue.counts().values()) == 14
+
+
+def test_the_queue_with_shards_runs_as_printed() -> None:
+    with EmbeddedServer() as server:
+        names: dict[str, Any] = {"server": server}
+        exec(block_with("shards=16"), names)
+        worker: Worker = names["worker"]
+        worker.handler("clean")(lambda ctx: ctx.data)
+        with worker.running(), Client(server.url) as client:
+            assert client.flows.get("nightly-2026-01-01").wait(timeout=MINUTE).state is FlowState.COMPLETED
+            assert client.queue("etl").shards() == 16
 
 
 def test_the_middleware_runs_as_printed() -> None:

@@ -65,6 +65,7 @@ flow: Flow
     "docs/how-to/published-data.md": _SPARK,
     "docs/how-to/queues.md": _SERVED + _QUEUE,
     "docs/how-to/running-again.md": f"{_CLIENTS}fixed: FlowSpec\n",
+    "docs/how-to/shards.md": "from glidemq_orchestrate import EmbeddedServer\nserver: EmbeddedServer\n",
     "docs/how-to/spark-data-source.md": _SPARK,
 }
 

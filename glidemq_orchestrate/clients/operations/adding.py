@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from glidemq_orchestrate import telemetry
+from glidemq_orchestrate.clients.operations.placing import places_of
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import adding
@@ -13,8 +14,10 @@ from glidemq_orchestrate.jobs.adding import NewJob, traced
 from glidemq_orchestrate.jobs.awaited import add_awaited, wait_for
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.shards import Shards
+from glidemq_orchestrate.wire.call import Op, side_by_side
 from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 class AddingOperations(QueueOperationsBase):
@@ -51,12 +54,25 @@ class AddingOperations(QueueOperationsBase):
     def _add(self, new: NewJob) -> Op[JobId]:
         with telemetry.adding(self._keys.queue, new.name) as trace:
             new = traced(new, trace)
-            return (yield from adding.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            keys, new = yield from self._place(new)
+            return (yield from adding.add_job(keys, new, self._clock.now_ms(), packed=self._packed))
+
+    def _place(self, new: NewJob) -> Op[tuple[QueueKeys, NewJob]]:
+        """Where to add a job, and the job as it is there."""
+        shards = yield from self._shards()
+        if shards is None:
+            return self._keys, new
+        (place,) = yield from places_of([new], shards, self._turns(), self._clock.now_ms())
+        return place
+
+    def _turns(self) -> int:
+        return 0 if self.known is None else self.known.next_turn()
 
     def add_many(self, jobs: Iterable[NewJob]) -> Op[list[JobId | None]]:
         """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first. In a
+        queue with shards the order holds within an ordering key.
 
         Returns:
             The id of each job, in order; None for a job that was not added because its ``job_id`` is in use
@@ -72,7 +88,28 @@ class AddingOperations(QueueOperationsBase):
         """
         with telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs
+            shards = yield from self._shards()
+            if shards is not None:
+                return (yield from self._add_spread(shards, list(new)))
             return (yield from adding.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
+
+    def _add_spread(self, shards: Shards, jobs: Sequence[NewJob]) -> Op[list[JobId | None]]:
+        now_ms = self._clock.now_ms()
+        placed = yield from places_of(jobs, shards, self._turns(), now_ms)
+        numbers: dict[QueueKeys, list[int]] = {}
+        for number, (keys, _) in enumerate(placed):
+            numbers.setdefault(keys, []).append(number)
+        added = yield from side_by_side(
+            [
+                adding.add_many(keys, [placed[number][1] for number in some], now_ms, packed=self._packed)
+                for keys, some in numbers.items()
+            ]
+        )
+        ids: list[JobId | None] = [None] * len(jobs)
+        for some, found in zip(numbers.values(), added, strict=True):
+            for number, job_id in zip(some, found, strict=True):
+                ids[number] = job_id
+        return ids
 
     def add_and_wait(
         self,
@@ -104,5 +141,6 @@ class AddingOperations(QueueOperationsBase):
         )
 
     def _add_and_wait(self, new: NewJob, limit: int) -> Op[Op[Any]]:
-        adding = add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
-        return wait_for(self._keys, (yield from adding), self._clock)
+        keys, new = yield from self._place(new)
+        awaited = yield from add_awaited(keys, new, limit, self._clock, packed=self._packed)
+        return wait_for(keys, awaited, self._clock)

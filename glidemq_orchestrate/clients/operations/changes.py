@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.operations.spread import with_job
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.foundation.values import lasting
 from glidemq_orchestrate.jobs import changes
@@ -16,6 +17,7 @@ from glidemq_orchestrate.wire.codec import JsonLike
 class ChangeOperations(QueueOperationsBase):
     """Operations that change single jobs."""
 
+    @with_job
     def retry(self, job_id: str) -> Op[None]:
         """Rerun a failed job immediately, without its delay; its attempts are counted from zero.
 
@@ -25,6 +27,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         yield from changes.retry(self._keys, job_id, self._clock.now_ms())
 
+    @with_job
     def revoke(self, job_id: str) -> Op[Revoked]:
         """End a job that is not running; request that a running one stop.
 
@@ -38,6 +41,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         return removal.revoke(self._keys, job_id, self._clock)
 
+    @with_job
     def take_back(self, job_id: str, *, grace: Duration = 0) -> Op[str]:
         """Take a running job from its worker, without waiting for the end of its lease.
 
@@ -65,6 +69,7 @@ class ChangeOperations(QueueOperationsBase):
         span = lasting("grace", grace)
         return self._now(lambda now_ms: changes.take_back(self._keys, job_id, span, now_ms))
 
+    @with_job
     def remove(self, job_id: str) -> Op[None]:
         """Delete a job with its logs, its output and its place in the queue.
 
@@ -76,6 +81,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         yield from removal.remove(self._keys, job_id, self._clock.now_ms())
 
+    @with_job
     def change_priority(self, job_id: str, priority: int) -> Op[None]:
         """Change the priority of a job that has not started, 0 to 2048. Repeatable.
 
@@ -86,6 +92,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: changes.change_priority(self._keys, job_id, priority, now_ms))
 
+    @with_job
     def change_delay(self, job_id: str, delay: Duration) -> Op[None]:
         """Start a job that has not started ``delay`` from now; zero: as soon as a worker is free.
 
@@ -97,6 +104,7 @@ class ChangeOperations(QueueOperationsBase):
         span = lasting("delay", delay)
         return self._now(lambda now_ms: changes.change_delay(self._keys, job_id, span, now_ms))
 
+    @with_job
     def promote(self, job_id: str) -> Op[None]:
         """Make a delayed job ready now.
 
@@ -106,6 +114,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: changes.promote(self._keys, job_id, now_ms))
 
+    @with_job
     def set_progress(self, job_id: str, progress: JsonLike) -> Op[None]:
         """Store the progress of a job, JSON of at most 1 MiB, and emit an event. Repeatable.
 
@@ -115,6 +124,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         yield from changes.update(self._keys, job_id, "progress", progress, self._clock.now_ms())
 
+    @with_job
     def update_data(self, job_id: str, data: JsonLike) -> Op[None]:
         """Replace the data of a job; a running attempt keeps the old data. Repeatable.
 
@@ -124,6 +134,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         yield from changes.update(self._keys, job_id, "data", data, self._clock.now_ms())
 
+    @with_job
     def suspend_info(self, job_id: str) -> Op[SuspendInfo | None]:
         """Read why, since when and until when a job is suspended; None if it is not.
 
@@ -132,6 +143,7 @@ class ChangeOperations(QueueOperationsBase):
         """
         return changes.suspend_info(self._keys, job_id)
 
+    @with_job
     def signal(self, job_id: str, name: str, data: JsonLike = None) -> Op[bool]:
         """Send a signal to a suspended job, which resumes and can read it. False if it is not suspended.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.operations.spread import with_job
 from glidemq_orchestrate.jobs import job
 from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.queues import dependencies
 from glidemq_orchestrate.queues.dependencies import CancelledJobs, ChangedDependencies
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.call import Op, side_by_side
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 class DependencyOperations(QueueOperationsBase):
@@ -20,6 +22,7 @@ class DependencyOperations(QueueOperationsBase):
         """End jobs as ``revoke`` does, unless another job waits for one of them: it would wait for ever.
 
         All or none, unless another client lets a job wait for one of them at the same time; safe to repeat.
+        In a queue with shards: all or none of those in one shard.
 
         Args:
             job_ids: At most 100 jobs of this queue.
@@ -34,10 +37,27 @@ class DependencyOperations(QueueOperationsBase):
             JobStateConflict: One of them, or one that waits for it, is a node of a flow. Nothing was changed.
             InvalidJob: There are too many jobs. Nothing was changed.
         """
-        return self._now(
-            lambda now_ms: dependencies.cancel_jobs(self._keys, job_ids, now_ms, cascade=cascade)
+        return self._cancel(dependencies.checked_ids(job_ids), cascade=cascade)
+
+    def _cancel(self, job_ids: Sequence[str], *, cascade: bool) -> Op[CancelledJobs]:
+        now_ms = self._clock.now_ms()
+        by_member: dict[QueueKeys, list[str]] = {}
+        if (yield from self._shards()) is None:
+            by_member[self._keys] = list(job_ids)
+        else:
+            for job_id, holder in zip(job_ids, (yield from self._holders(job_ids)), strict=True):
+                by_member.setdefault(holder.keys, []).append(job_id)
+        every = yield from side_by_side(
+            [dependencies.cancel_jobs(keys, ids, now_ms, cascade=cascade) for keys, ids in by_member.items()]
+        )
+        return CancelledJobs(
+            tuple(one for part in every for one in part.cancelled),
+            tuple(one for part in every for one in part.stopping),
+            tuple(one for part in every for one in part.ended),
+            tuple(one for part in every for one in part.unknown),
         )
 
+    @with_job
     def depends_on(self, job_id: str, others: Iterable[str]) -> Op[ChangedDependencies]:
         """Make a job that waits to be started wait for other jobs of this queue to complete. Repeatable.
 
@@ -60,6 +80,7 @@ class DependencyOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: dependencies.add_dependencies(self._keys, job_id, others, now_ms))
 
+    @with_job
     def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> Op[ChangedDependencies]:
         """Make a job no longer wait for these jobs, or for any. Repeatable until the job can start.
 
@@ -75,6 +96,7 @@ class DependencyOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: dependencies.remove_dependencies(self._keys, job_id, others, now_ms))
 
+    @with_job
     def children_values(self, job_id: str) -> Op[dict[JobRef, Any]]:
         """Read the results of the completed jobs that a job depends on, in any queue.
 
@@ -85,6 +107,7 @@ class DependencyOperations(QueueOperationsBase):
         """
         return job.children_values(self._keys, job_id)
 
+    @with_job
     def parents(self, job_id: str) -> Op[list[JobRef]]:
         """List the dependents of a job, in any queue.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.operations.spread import in_turn, on_all
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.queues import failure_groups, removal
-from glidemq_orchestrate.queues.failure_groups import FailureGroups
+from glidemq_orchestrate.queues.failure_groups import FailureGroups, merged_groups
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED
 from glidemq_orchestrate.wire.call import Op
 
@@ -13,6 +14,7 @@ from glidemq_orchestrate.wire.call import Op
 class FailureOperations(QueueOperationsBase):
     """Operations on failed jobs."""
 
+    @in_turn("count")
     def retry_failed(self, count: int | None = None) -> Op[int]:
         """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
@@ -24,6 +26,7 @@ class FailureOperations(QueueOperationsBase):
         """
         return (yield from removal.retry_failed(self._keys, count, self._clock.now_ms()))
 
+    @on_all(merged_groups)
     def failures(self, *, max_examined: int | None = MAX_EXAMINED) -> Op[FailureGroups]:
         """Group the failed jobs by cause, largest group first, also those of Node workers.
 
@@ -41,6 +44,7 @@ class FailureOperations(QueueOperationsBase):
         """
         return failure_groups.queue_failures(self._keys, max_examined)
 
+    @in_turn("limit")
     def retry_failures(self, group: str, *, limit: int = 1000) -> Op[int]:
         """Rerun the failed jobs of a group, oldest first; returns how many. 0 if no failed job is in it.
 
@@ -57,6 +61,7 @@ class FailureOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: failure_groups.retry_group(self._keys, group, limit, now_ms))
 
+    @in_turn("limit")
     def remove_failures(self, group: str, *, limit: int = 1000) -> Op[list[JobId]]:
         """Delete the failed jobs of a group, oldest first; returns their ids. Keeps what ``clean`` keeps.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, cast
 
+from glidemq_orchestrate.clients.operations.combining import counted, first_known, found, in_order
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.operations.spread import in_pages, on_all, with_job
 from glidemq_orchestrate.flows.status import Wait
 from glidemq_orchestrate.jobs import job
 from glidemq_orchestrate.jobs.job import Job
@@ -14,11 +17,15 @@ from glidemq_orchestrate.queues import listing, waits
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class FindingOperations(QueueOperationsBase):
     """Operations that find and read jobs."""
 
+    @in_pages(in_order)
     def get_jobs(
         self,
         state: JobStateLike,
@@ -53,6 +60,7 @@ class FindingOperations(QueueOperationsBase):
             newest_first=newest_first,
         )
 
+    @in_pages(found)
     def search(  # noqa: PLR0913  criteria and limits
         self,
         *,
@@ -101,14 +109,27 @@ class FindingOperations(QueueOperationsBase):
         Raises:
             ConfigurationError: The state is unknown, or ``cursor`` is not valid; nothing was sent.
         """
-        return listing.scan_jobs(
-            self._keys, JobFilter(_state(state), name), cursor, exclude_data=exclude_data
+        filter_ = JobFilter(_state(state), name)
+        return self._scan(
+            cursor, lambda keys, at: listing.scan_jobs(keys, filter_, at, exclude_data=exclude_data)
         )
 
+    def _scan(self, cursor: str, scan: Callable[[QueueKeys, str], Op[JobPage]]) -> Op[JobPage]:
+        """Scan the members one after the other; the cursor counts the finished ones: ``17/2``."""
+        members = yield from self._member_keys()
+        at, _, finished = cursor.partition("/")
+        number = int(finished) if finished.isdigit() and int(finished) < len(members) else 0
+        page = yield from scan(members[number], at)
+        if page.cursor == "0" and number + 1 < len(members):
+            return JobPage(page.jobs, f"0/{number + 1}")
+        return page if not number or page.cursor == "0" else JobPage(page.jobs, f"{page.cursor}/{number}")
+
+    @on_all(first_known)
     def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
         """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""
         return listing.states(self._keys, job_ids)
 
+    @on_all(counted)
     def counts(self, *, indexed_only: bool = False, max_examined: int | None = MAX_EXAMINED) -> Op[JobCounts]:
         """Count the jobs in each state. A job that a worker has fetched but not started counts as active.
 
@@ -128,6 +149,7 @@ class FindingOperations(QueueOperationsBase):
             )
         )
 
+    @with_job
     def get_job(self, job_id: str, *, lenient: bool = False) -> Op[Job]:
         """Read one job as it is now.
 
@@ -142,6 +164,7 @@ class FindingOperations(QueueOperationsBase):
         """
         return job.get_job(self._keys, job_id, lenient=lenient)
 
+    @with_job
     def wait_of(self, job_id: str) -> Op[Wait | None]:
         """Explain why a job is not running, and until when, as ``Flow.waits``; None if it runs or has ended.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from glidemq_orchestrate.clients.operations.combining import merged
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.operations.spread import on_all, with_job
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import output
 from glidemq_orchestrate.jobs.job import JobLogs
@@ -15,6 +17,7 @@ from glidemq_orchestrate.wire.call import Op
 class OutputOperations(QueueOperationsBase):
     """Operations on what jobs write."""
 
+    @with_job
     def add_log(self, job_id: str, line: str) -> Op[None]:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
 
@@ -24,6 +27,7 @@ class OutputOperations(QueueOperationsBase):
         """
         return output.add_log(self._keys, job_id, line)
 
+    @with_job
     def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> Op[JobLogs]:
         """Read log lines, oldest first; none for a missing job.
 
@@ -37,6 +41,7 @@ class OutputOperations(QueueOperationsBase):
         """
         return output.logs(self._keys, job_id, offset, limit)
 
+    @with_job
     def add_output(self, job_id: str, fields: Mapping[str, str]) -> Op[str]:
         """Append an entry to the output of a job: texts by name, at most 1 MiB. Returns the id of the entry.
 
@@ -46,6 +51,7 @@ class OutputOperations(QueueOperationsBase):
         """
         return output.add_output(self._keys, job_id, fields)
 
+    @with_job
     def read_output(
         self, job_id: str, *, after: str | None = None, limit: int = 100, timeout: Duration = 0
     ) -> Op[list[OutputChunk]]:
@@ -60,6 +66,7 @@ class OutputOperations(QueueOperationsBase):
             self._keys, job_id, after, limit, milliseconds(duration("timeout", timeout))
         )
 
+    @with_job
     def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> Op[list[JobMessage]]:
         """Read the messages that attempts of a job wrote by ``ctx.write_message``, oldest first.
 
@@ -73,6 +80,7 @@ class OutputOperations(QueueOperationsBase):
         """
         return output.messages(self._keys, job_id, after, limit)
 
+    @on_all(merged)
     def accepted_attempts(self, job_ids: Sequence[str]) -> Op[Mapping[str, AcceptedAttempt]]:
         """Read the attempts with accepted results, by job; only those that have written messages.
 

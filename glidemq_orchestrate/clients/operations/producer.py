@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
@@ -41,9 +41,9 @@ class FlowHandle(Protocol):
 class ProducerOperations:
     """The operations on the flows of a server, written once for both clients."""
 
-    def __init__(self, prefix: str, clock: Clock, reach: Reach) -> None:
+    def __init__(self, prefix: str, clock: Clock, reach: Reach, known: Callable[[], KnownShards]) -> None:
         self._prefix, self._clock, self._reach = prefix, clock, reach
-        self._renewals, self._shards = Renewals(), KnownShards()
+        self._renewals, self._known = Renewals(), known
 
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
@@ -113,7 +113,7 @@ class ProducerOperations:
     def _spread(self, flow: CheckedFlow) -> Op[Mapping[str, Shards]]:
         """The shards of the queues of a flow."""
         queues = [QueueKeys(self._prefix, queue) for queue in flow.queues]
-        return (yield from self._shards.of(queues, self._clock))
+        return (yield from self._known().of(queues, self._clock))
 
     def _has_ended(self, flow_id: str) -> Op[bool]:
         """Whether a flow with this id exists and has ended, so that joining it runs nothing."""

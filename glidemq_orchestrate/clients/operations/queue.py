@@ -8,29 +8,55 @@ from typing import Literal, TypeVar, cast
 
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.clients.operations.combining import (
+    every_lost,
+    every_one,
+    every_worker,
+    nothing,
+    total,
+)
+from glidemq_orchestrate.clients.operations.spread import OnMembers, in_turn, on_all
+from glidemq_orchestrate.errors import ConfigurationError, QueueInUse
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import lasting
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.states import EndedState, JobState
-from glidemq_orchestrate.queues import limits, removal
+from glidemq_orchestrate.queues import limits, listing, removal
+from glidemq_orchestrate.queues.more_shards import settings_for_more
+from glidemq_orchestrate.shards import KnownShards, add_shards, check_count, read_shards, split_shard
 from glidemq_orchestrate.wire import stored
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.call import Op, ask, side_by_side
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
 Compression = Literal["none", "gzip"]
 
 
-class QueueOperationsBase:
-    """Base of the operations on one queue."""
+class QueueOperationsBase(OnMembers):
+    """Base of the operations on one queue.
 
-    def __init__(self, keys: QueueKeys, clock: Clock, compression: Compression = "none") -> None:
+    Args:
+        keys: The queue.
+        clock: The clock.
+        compression: See ``Queue``.
+        shards: See ``Queue``.
+        known: Returns what the client knows of shards.
+    """
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        clock: Clock,
+        compression: Compression = "none",
+        shards: int | None = None,
+        known: Callable[[], KnownShards] | None = None,
+    ) -> None:
         if compression not in ("none", "gzip"):
             raise ConfigurationError(f"compression {described(compression)} is unknown; use 'none' or 'gzip'")
-        self._keys, self._clock, self._packed = keys, clock, compression == "gzip"
+        super().__init__(keys, clock, None if shards is None else check_count(shards), known)
+        self._packed = compression == "gzip"
 
     def _now(self, make: Callable[[int], Op[T]]) -> Op[T]:
         """An operation that needs the server's time, which is unknown until the client is connected."""
@@ -45,6 +71,7 @@ class WholeQueueOperations(QueueOperationsBase):
         yield from ()  # without a call to the server
         return stored.as_time(self._clock.now_ms())
 
+    @on_all(nothing)
     def pause(self) -> Op[None]:
         """Stop workers of this package from starting jobs; running jobs continue. Repeatable.
 
@@ -52,14 +79,17 @@ class WholeQueueOperations(QueueOperationsBase):
         """
         return limits.pause(self._keys)
 
+    @on_all(nothing)
     def resume(self) -> Op[None]:
         """End the pause: workers start jobs again. Repeatable."""
         return limits.pause(self._keys, resume=True)
 
+    @on_all(every_one)
     def is_paused(self) -> Op[bool]:
         """Whether the queue is paused."""
         return limits.is_paused(self._keys)
 
+    @in_turn("limit")
     def clean(self, state: EndedState, *, grace: Duration = 0, limit: int = 1000) -> Op[list[JobId]]:
         """Delete jobs that ended at least ``grace`` ago, oldest first; returns their ids.
 
@@ -73,6 +103,7 @@ class WholeQueueOperations(QueueOperationsBase):
         span, ended = lasting("grace", grace), cast("JobState", state)
         return self._now(lambda now_ms: removal.clean(self._keys, ended, span, limit, now_ms))
 
+    @on_all(total)
     def drain(self, *, delayed: bool = False) -> Op[int]:
         """Delete the waiting jobs, including those with a priority or ordering key; returns how many.
 
@@ -95,12 +126,59 @@ class WholeQueueOperations(QueueOperationsBase):
         Raises:
             QueueInUse: Jobs are active; nothing was removed.
         """
-        return removal.obliterate(self._keys, force=force)
+        return self._obliterate(force=force)
 
+    def _obliterate(self, *, force: bool) -> Op[None]:
+        members = yield from self._member_keys()
+        if not force and len(members) > 1:
+            active = sum((yield from side_by_side([listing.active_count(keys) for keys in members])))
+            if active:
+                raise QueueInUse(self._keys.queue, active)
+        for keys in reversed(members):  # the queue itself, with the number of shards, is the last
+            yield from removal.obliterate(keys, force=force or len(members) > 1)
+        self._forget()
+
+    def shards(self) -> Op[int]:
+        """How many shards the queue has, including those that are not used yet; 0 for none."""
+        shards = yield from self._shards()
+        return 0 if shards is None else shards.total
+
+    def add_shards(self, count: int) -> Op[int]:
+        """Let the queue have so many shards; returns how many it has. Repeatable.
+
+        Workers serve the new shards within seconds. Clients add jobs and flows to them after a minute, all
+        from the same time on; a new queue uses them at once. Flows end in the shard where they began, and the
+        jobs of an ordering key stay together as long as some of them wait or run. Pauses, limits and the
+        dead-letter queue hold for the new shards too.
+
+        Args:
+            count: At most 256. Shards cannot be removed.
+
+        Raises:
+            ConfigurationError: The number is not valid, or this is a shard itself.
+            ShardsMismatch: The queue has more. Nothing was changed.
+            InvalidJob: The limit of running jobs cannot be divided among so many. Nothing was changed.
+        """
+        check_count(count)
+        if split_shard(self._keys.queue)[1] is not None:
+            raise ConfigurationError(f"queue {self._keys.queue} is a shard, and cannot have shards")
+        return self._add_shards(count)
+
+    def _add_shards(self, count: int) -> Op[int]:
+        now_ms = self._clock.now_ms()
+        found = yield from ask(read_shards(self._keys))
+        if count > found.total:
+            yield from settings_for_more(found, count)
+        found = yield from add_shards(self._keys, count, now_ms)
+        self._forget()
+        return found.total
+
+    @on_all(every_lost)
     def lost_workers(self) -> Op[list[LostWorker]]:
         """List the lost workers, each with the number of jobs that wait until its leases end."""
         return (yield from workers.lost(self._keys, self._clock.now_ms()))
 
+    @on_all(every_worker)
     def workers(self) -> Op[list[WorkerInfo]]:
         """List the live workers of the queue, oldest first."""
         return (yield from workers.live(self._keys, self._clock.now_ms()))

@@ -22,7 +22,7 @@ class StatisticsOperations(QueueOperationsBase):
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
         """
-        return metrics.metrics(self._keys, cast("JobState", state))
+        return (yield from metrics.metrics((yield from self._member_keys()), cast("JobState", state)))
 
     def statistics(self, day: date | None = None) -> Op[QueueStatistics]:
         """Read how long the jobs of a day waited and ran, by handler, with histograms and percentiles.
@@ -37,4 +37,5 @@ class StatisticsOperations(QueueOperationsBase):
         Raises:
             ConfigurationError: The day is in the future, or its statistics are gone; nothing was sent.
         """
-        return self._now(lambda now_ms: statistics.statistics(self._keys, day, now_ms))
+        queues = yield from self._member_keys()
+        return (yield from statistics.statistics(queues, day, self._clock.now_ms()))

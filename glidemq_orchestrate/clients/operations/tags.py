@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from glidemq_orchestrate.clients.operations.combining import added_up, with_total
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.operations.spread import in_pages, with_job
 from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.tags import TagCount, change_tags, tag_counts
 from glidemq_orchestrate.queues import listing
@@ -15,6 +17,7 @@ from glidemq_orchestrate.wire.call import Op, ask
 class TagOperations(QueueOperationsBase):
     """Operations on the tags of jobs."""
 
+    @in_pages(added_up, whole=True)
     def tags(self, *, offset: int = 0, limit: int = 100) -> Op[list[TagCount]]:
         """List the tags with their numbers of jobs, most used first.
 
@@ -27,6 +30,7 @@ class TagOperations(QueueOperationsBase):
         whole("limit", limit, 1)
         return ask(tag_counts(self._keys, offset, limit))
 
+    @in_pages(with_total)
     def tagged(
         self, tag: str, *, offset: int = 0, limit: int = 100, exclude_data: bool = False
     ) -> Op[TaggedJobs]:
@@ -49,6 +53,7 @@ class TagOperations(QueueOperationsBase):
             )
         )
 
+    @with_job
     def tag(self, job_id: str, tags: Iterable[str]) -> Op[list[str]]:
         """Add tags to a job, by which ``tagged`` finds it; returns all its tags. Repeatable.
 
@@ -58,6 +63,7 @@ class TagOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: change_tags(self._keys, job_id, "add", tags, now_ms))
 
+    @with_job
     def untag(self, job_id: str, tags: Iterable[str]) -> Op[list[str]]:
         """Take tags off a job; returns the remaining ones. Ignores tags that it does not have. Repeatable.
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
+from glidemq_orchestrate.clients.operations.combining import by_key, nothing
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.operations.spread import on_all, with_job
 from glidemq_orchestrate.jobs import history
 from glidemq_orchestrate.jobs.history import JobHistory
 from glidemq_orchestrate.queues import tracking
@@ -13,6 +17,7 @@ from glidemq_orchestrate.wire.call import Op
 class TrackingOperations(QueueOperationsBase):
     """Operations on tracked jobs and histories."""
 
+    @on_all(by_key(attrgetter("since")))
     def tracked(self) -> Op[list[Tracked]]:
         """List the tracked jobs and flows as they are now, those tracked longest first."""
         return tracking.tracked(self._keys)
@@ -29,12 +34,13 @@ class TrackingOperations(QueueOperationsBase):
         Raises:
             TransportError: The server is unreachable at the first read.
         """
-        return TrackedStream(self._keys, self._clock)
+        return TrackedStream(self._keys, self._clock, self._member_keys)
 
     def tracked_name(self) -> str:
         """What ``watch_tracked`` reads, for the log."""
         return f"tracked jobs and flows of queue {self._keys.queue}"
 
+    @with_job
     def track(self, job_id: str) -> Op[None]:
         """Track a job: ``watch_tracked`` and ``glidemq track`` report its changes, until ``untrack``.
 
@@ -46,10 +52,12 @@ class TrackingOperations(QueueOperationsBase):
         """
         return self._now(lambda now_ms: tracking.track_job(self._keys, job_id, now_ms))
 
+    @on_all(nothing)
     def untrack(self, job_id: str) -> Op[None]:
         """Stop tracking a job, also one that was removed. Repeatable."""
         return tracking.untrack_job(self._keys, job_id)
 
+    @with_job
     def history(self, job_id: str) -> Op[JobHistory]:
         """Read what happened to a job, oldest first: that it was added, started, lost, failed and so on.
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 
 JobKey = tuple[str, str]
@@ -15,8 +16,8 @@ ENDS: Final = frozenset({"completed", "failed", "skipped"})
 
 
 def job_of(entry: LedgerEntry) -> JobKey:
-    """The job of an entry."""
-    return entry["queue"], entry["job"]
+    """The job of an entry; a shard counts as its queue, since the ids of all its jobs differ."""
+    return split_shard(entry["queue"])[0], entry["job"]
 
 
 class Book:

@@ -16,6 +16,7 @@ import importlib
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,8 +36,9 @@ from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
+from glidemq_orchestrate.queues.limits import divided_rate
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.shards import check_count, declare, with_shard_counts
+from glidemq_orchestrate.shards import check_count, declare, split_shard, with_shard_counts
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.executor import Caller, Executor, Unhandled
@@ -86,8 +88,9 @@ class Worker(HandlerService, RegistersHandlers):
             trip. Default: as many as start within 20 ms at the current duration of jobs, at most 128; a job
             that waits for a second is given back to the queue. With a number, jobs stay until they run.
         rate_limit: The max number of starts per time, over all workers of a queue; a limit that is set on
-            the queue takes precedence.
-        token_limit: No job starts while more tokens are spent; jobs report what they spend.
+            the queue takes precedence. Shards divide it evenly.
+        token_limit: No job starts while more tokens are spent; jobs report what they spend. It counts for
+            each queue, and for each shard.
         handlers: Handlers defined elsewhere; the decorators of the worker add to them.
         prefix: First part of every key.
         lease: Another worker takes the jobs over after this long without a heartbeat, or after its own
@@ -157,13 +160,14 @@ class Worker(HandlerService, RegistersHandlers):
         self._middleware = check_middleware(middleware)
         self._allow_import = check_packages(allow_import)
         self._only_known = only_known
-        self._limit = (rate_limit.max, milliseconds(rate_limit.per)) if rate_limit else (0, 0)
+        self._limit = rate_limit
         self._heartbeats = Heartbeats(
             self._run, self._queues.keys(), self._slots, self._renewer, self._lock_seconds, self._clock
         )
         self._shards = None if shards is None else check_count(shards)
         self._named, self._max_stalled = list(self._queues.values()), max_stalled
         self._supervised = set(self._named)
+        self._members = Counter(keys.queue for keys in self._named)
         self._chores = {name: self._chores_of(keys) for name, keys in self._queues.items()}
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
@@ -224,9 +228,17 @@ class Worker(HandlerService, RegistersHandlers):
 
     def _feed_of(self, keys: QueueKeys, jobs: JobRunner) -> Feed:
         return Feed(
-            self._run, self.id, keys, self._slots, jobs, self._clock, self._limit, self._feeds_with_jobs,
-            self._failures,
+            self._run, self.id, keys, self._slots, jobs, self._clock, partial(self._limit_of, keys),
+            self._feeds_with_jobs, self._failures,
         )  # fmt: skip
+
+    def _limit_of(self, keys: QueueKeys) -> tuple[int, int]:
+        """The rate limit of a queue, or the share of a member of a queue with shards; (0, 0) for none."""
+        if self._limit is None:
+            return 0, 0
+        members = self._members[split_shard(keys.queue)[0]]
+        share = divided_rate(self._limit, members)[-1] if members > 1 else self._limit
+        return share.max, milliseconds(share.per)
 
     def _feeds_with_jobs(self) -> int:
         return sum(feed.may_have_jobs for feed in self._feeds.values())
@@ -241,6 +253,7 @@ class Worker(HandlerService, RegistersHandlers):
             for keys in self._named:
                 await self._run(declare(keys, self._shards))
         new = [keys for keys in await self._with_shards(self._named) if keys.queue not in self._queues]
+        self._members.update(split_shard(keys.queue)[0] for keys in new)
         for keys in new:
             self._queues[keys.queue] = keys
             self._supervised.add(keys)

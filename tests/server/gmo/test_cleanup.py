@@ -64,10 +64,10 @@ def test_a_slow_queue_keeps_the_minutes_of_a_day(bench: Bench, state: JobState) 
         add(bench)
         kind = Kind.DONE if state is JobState.COMPLETED else Kind.FAIL
         bench.hand_in(Outcome(bench.begin(), kind, "1", "", 1, 0))
-    points = bench.hand.run(metrics.metrics(ETL, state))
+    points = bench.hand.run(metrics.metrics([ETL], state))
     assert len(points) == 25
     later(bench, DAY + 2 * MINUTE)
-    assert bench.hand.run(metrics.metrics(ETL, state)) == [], "an idle queue as well"
+    assert bench.hand.run(metrics.metrics([ETL], state)) == [], "an idle queue as well"
 
 
 def test_a_history_of_months_goes_in_slices(bench: Bench) -> None:

@@ -26,10 +26,10 @@ def tally_of(*milliseconds: float) -> Tally:
 
 
 def read(fields: dict[str, str], day: date | None = None) -> QueueStatistics:
-    operation = statistics.statistics(QueueKeys("glide", "etl"), day, NOON_MS)
+    operation = statistics.statistics([QueueKeys("glide", "etl")], day, NOON_MS)
     next(operation)
     with pytest.raises(StopIteration) as ended:
-        operation.send([part for pair in fields.items() for part in pair])
+        operation.send([[part for pair in fields.items() for part in pair]])
     found: QueueStatistics = ended.value.value
     return found
 
@@ -132,7 +132,7 @@ def test_a_broken_number_counts_as_what_can_be_read(what: str, text: str) -> Non
 )
 def test_a_day_without_statistics_is_refused(day: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        next(statistics.statistics(QueueKeys("glide", "etl"), day, NOON_MS))
+        next(statistics.statistics([QueueKeys("glide", "etl")], day, NOON_MS))
 
 
 def test_the_oldest_day_is_read() -> None:

@@ -210,7 +210,7 @@ class _Ended:
             page = self.patience(partial(self._producer.list, label=label, before=before, limit=PAGE))
             for flow in page:
                 gap = Gap(gap.since, _time(flow.created_at), flow.stored_as or flow.id)
-                for one in self._generations(flow) if flow.home == home else ():
+                for one in self._generations(flow) if flow.queue == home else ():
                     if self._wanted.takes(one) and _ended(one) >= gap.since - CLOCKS_DIFFER_MS:
                         yield one, FlowCursor(event, gap)
                 if tick.is_full():

@@ -1,0 +1,285 @@
+"""What holds for the jobs of a queue with shards, on a cluster of several primaries."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from glidemq_orchestrate import Client, EventReader, JobOptions, JobState, NewJob, Ordering, Queue
+from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.clients.events import EventFilter
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, JobNotFound, ShardsMismatch
+from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef, RateLimit
+from glidemq_orchestrate.shards import shard_for, shard_name, split_shard
+from glidemq_orchestrate.wire.call import Op, ask, command
+from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.conftest import Eventually, RunWorker
+from tests.server.connections.topologies import Primaries, running_primaries
+
+
+@pytest.fixture(scope="module")
+def primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Primaries]:
+    with running_primaries(tmp_path_factory.mktemp("primaries")) as running:
+        yield running
+
+
+@pytest.fixture
+def url(primaries: Primaries) -> str:
+    for server in primaries.servers:
+        server.client.flushall()
+    return primaries.url
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[Queue]:
+    with Queue("etl", url, shards=4) as queue:
+        yield queue
+
+
+def run(*words: str, url: str) -> str:
+    done = CliRunner().invoke(app, [*words, "--url", url])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def shard_of(queue: Queue, job_id: str) -> int | None:
+    return split_shard(queue.get_job(job_id).queue)[1]
+
+
+def test_jobs_spread_evenly_and_have_ids_of_their_own(queue: Queue) -> None:
+    ids = [queue.add("a", number) for number in range(8)]
+    many = queue.add_many(NewJob("a", number) for number in range(40))
+    assert len({*ids, *many}) == 48
+    assert Counter(shard_of(queue, one) for one in ids) == dict.fromkeys(range(4), 2)
+    assert Counter(shard_of(queue, str(one)) for one in many) == dict.fromkeys(range(4), 10)
+    assert [queue.get_job(str(one)).data for one in many] == list(range(40))
+    assert queue.counts()[JobState.WAITING] == 48
+    assert queue.states([*ids, "none"]) == [JobState.WAITING] * 8 + [None]
+
+
+def test_a_worker_runs_the_jobs_of_all_shards_and_of_the_queue_itself(
+    url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    queue.add_many(NewJob("a", number) for number in range(100))
+    with Queue(shard_name("etl", 2), url) as shard:
+        shard.add("a", "in a shard")
+    with Queue("etl", url) as other:
+        other._operations.become_member(QueueKeys("glide", "etl"))  # as a client that knows no shards
+        other.add("a", "in the queue itself")
+    seen = list[Any]()
+    run_worker(["etl"], {"a": lambda ctx: seen.append(ctx.data)}, url)
+    eventually(lambda: queue.counts()[JobState.COMPLETED] == 102)
+    assert len(seen) == 102
+    assert [worker.handlers for worker in queue.workers()] == [("a",)]
+    assert sum(point.count for point in queue.metrics()) == 102
+    eventually(lambda: queue.statistics().running.count == 102)
+    assert queue.add_and_wait("a", 1) is None
+
+
+def test_keyed_jobs_stay_together(queue: Queue) -> None:
+    keyed = [queue.add("a", ordering=Ordering("customer-7")) for _ in range(3)]
+    assert {shard_of(queue, one) for one in keyed} == {shard_for("customer-7", 4)}
+    named = queue.add("a", job_id="mine")
+    assert named == "mine"
+    assert shard_of(queue, "mine") == shard_for("mine", 4)
+    with pytest.raises(InvalidJob, match="mine"):
+        queue.add("a", job_id="mine")
+    once = NewJob("a", options=JobOptions(deduplication=Deduplication("once")))
+    assert [job is None for job in queue.add_many([once, once])] == [False, True]
+
+
+def test_children_go_to_the_shard_of_their_parent(queue: Queue) -> None:
+    parents = [queue.add("parent") for _ in range(4)]
+    for parent in parents:
+        child = queue.add("child", parent=JobRef("etl", parent))
+        assert shard_of(queue, child) == shard_of(queue, parent)
+        assert [one.id for one in queue.parents(child)] == [parent]
+
+
+def test_a_job_is_found_in_whichever_shard_it_is(queue: Queue) -> None:
+    ids = [queue.add("a", number) for number in range(4)]
+    for job_id in ids:
+        queue.tag(job_id, ["red"])
+        queue.change_priority(job_id, 3)
+        queue.add_log(job_id, "line")
+        assert queue.logs(job_id).lines == ["line"]
+        assert len(queue.history(job_id)) > 0
+    assert queue.tags()[0].count == 4
+    assert queue.tagged("red", limit=2).total == 4
+    assert len(queue.tagged("red", limit=2)) == 2
+    cancelled = queue.cancel([*ids, "none"])
+    assert (sorted(cancelled.cancelled), list(cancelled.unknown)) == (sorted(ids), ["none"])
+    assert {job.id for job in queue.get_jobs("failed")} == set(ids)
+    newest = queue.get_jobs("failed", newest_first=True, limit=3)
+    times = [job.finished_at for job in newest]
+    assert len(times) == 3
+    assert times == sorted(times, reverse=True)  # type: ignore[type-var]
+    (group,) = queue.failures()
+    assert group.count == 4
+    assert queue.retry_failed(3) == 3
+    assert queue.counts()[JobState.FAILED] == 1
+    queue.remove(queue.get_jobs("failed")[0].id)
+    with pytest.raises(JobNotFound):
+        queue.get_job("none")
+
+
+def test_pages_and_scans_cover_all_shards(queue: Queue) -> None:
+    queue.add_many(NewJob("a", number) for number in range(50))
+    pages = [
+        job.data for offset in range(0, 60, 20) for job in queue.get_jobs("waiting", offset=offset, limit=20)
+    ]
+    assert sorted(pages) == list(range(50))
+    assert len(queue.search(name="a", limit=30)) == 30
+    found, cursor = set[int](), "0"
+    while True:
+        page = queue.scan_jobs(cursor)
+        found |= {job.data for job in page.jobs}
+        if (cursor := page.cursor) == "0":
+            break
+    assert found == set(range(50))
+    assert queue.drain() == 50
+
+
+def test_a_pause_and_limits_hold_for_the_whole_queue(
+    url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    queue.set_global_concurrency(10)
+    assert queue.global_concurrency() == 10
+    with pytest.raises(InvalidJob, match=r"a limit of 4 cannot be divided among the queue and its 4 shards"):
+        queue.set_global_concurrency(4)
+    queue.set_global_concurrency(None)
+    assert queue.global_concurrency() is None
+    queue.set_global_rate_limit(RateLimit(2, timedelta(seconds=1)))
+    limit = queue.global_rate_limit()
+    assert limit is not None
+    assert limit.max / limit.per.total_seconds() == 2  # type: ignore[union-attr]
+    queue.set_global_rate_limit(None)
+    queue.pause()
+    assert queue.is_paused()
+    queue.add_many(NewJob("a") for _ in range(20))
+    run_worker(["etl"], {"a": lambda ctx: None}, url)
+    time.sleep(0.5)
+    assert queue.counts()[JobState.COMPLETED] == 0
+    queue.resume()
+    eventually(lambda: queue.counts()[JobState.COMPLETED] == 20)
+    assert len(queue.clean("completed", limit=15)) == 15
+    assert queue.counts()[JobState.COMPLETED] == 5
+
+
+def test_more_shards_take_over_settings_and_find_old_jobs(
+    url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    moved = next(key for key in map("key-{}".format, range(99)) if shard_for(key, 4) != shard_for(key, 16))
+    queue.set_global_concurrency(100)
+    queue.set_dead_letter_queue("dead")
+    queue.pause()
+    first = queue.add("a", 1, ordering=Ordering(moved))
+    mine = queue.add("a", 2, job_id=moved)
+    assert queue.add_shards(16) == 16
+    assert (queue.shards(), queue.global_concurrency(), queue.is_paused()) == (16, 100, True)
+    with Queue(shard_name("etl", 15), url) as shard:
+        assert (shard.is_paused(), shard.dead_letter_queue()) == (True, "dead")
+    assert shard_of(queue, queue.add("a", job_id=f"{moved}-2")) == shard_for(f"{moved}-2", 4)  # not yet
+    queue._run(_use_now(QueueKeys("glide", "etl")))
+    with Client(url) as client:
+        later = client.queue("etl")
+        second = later.add("a", 3, ordering=Ordering(moved))
+        assert shard_of(later, second) == shard_of(later, first) == shard_for(moved, 4)
+        with pytest.raises(InvalidJob, match=moved):
+            later.add("a", job_id=moved)
+        assert later.get_job(mine).data == 2
+        fresh = later.add("a", 4, ordering=Ordering(f"{moved}-3"))
+        assert shard_of(later, fresh) == shard_for(f"{moved}-3", 16)
+        later.resume()
+        run_worker(["etl"], {"a": lambda ctx: None}, url)
+        eventually(lambda: later.counts()[JobState.COMPLETED] == 5)
+
+
+def test_events_of_all_shards_are_read_once_and_by_time(
+    url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    assert queue.shards() == 4
+    with EventReader("etl", url, where=EventFilter(kinds=["completed"])) as reader:
+        begun = reader.start()
+        assert begun == "0-0@" + ";0-0" * 5
+        ids = [str(one) for one in queue.add_many(NewJob("a") for _ in range(20))]
+        run_worker(["etl"], {"a": lambda ctx: None}, url)
+        seen = list[str]()
+
+        def read_on() -> bool:
+            seen.extend(event.job_id for event in reader.read(0.2))
+            return len(seen) >= 20
+
+        eventually(read_on)
+        assert sorted(seen) == sorted(ids)
+        again = EventReader("etl", url, position=begun, idle_timeout=0.3)
+        with again:
+            events = list(again)
+            assert {event.job_id for event in events if event.kind == "completed"} == set(ids)
+            assert [event.at for event in events] == sorted(event.at for event in events)
+            assert len({event.id for event in events}) == len(events)
+            assert again.position == reader.position or reader.read(0.1) == []
+    with EventReader("etl", url, position="x;0-0") as wrong, pytest.raises(ConfigurationError):
+        wrong.read()
+
+
+def test_tracked_jobs_of_all_shards_are_watched(queue: Queue) -> None:
+    ids = [queue.add("a") for _ in range(4)]
+    for job_id in ids:
+        queue.track(job_id)
+    changes = queue.watch_tracked()
+    assert {next(changes).now.id for _ in ids} == set(ids)
+    queue.change_priority(ids[2], 5)
+    assert next(changes).now.id == ids[2]
+    queue.remove(ids[3])
+    queue.untrack(ids[3])
+    assert {one.id for one in queue.tracked()} == set(ids[:3])
+
+
+def test_the_command_line_speaks_of_the_whole_queue(url: str, queue: Queue) -> None:
+    queue.add_many(NewJob("a") for _ in range(8))
+    listed = json.loads(run("queue", "list", "--json", url=url))
+    assert [(row["queue"], row["shards"], row["counts"]["waiting"]) for row in listed] == [("etl", 4, 8)]
+    assert run("queue", "shards", "etl", url=url).strip() == "etl has 4 shards"
+    assert run("queue", "shards", "etl", "6", url=url).strip() == "etl has 6 shards: 2 added"
+    assert json.loads(run("queue", "shards", "etl", "--json", url=url)) == {
+        "queue": "etl", "shards": 6, "added": 0,
+    }  # fmt: skip
+    assert run("queue", "shards", "other", url=url).strip() == "other has no shards"
+
+
+def test_everything_goes_with_the_queue(primaries: Primaries, queue: Queue) -> None:
+    queue.add_many(NewJob("a") for _ in range(20))
+    queue.obliterate()
+    assert queue.shards() == 0
+    left = {key for server in primaries.servers for key in server.client.keys("*etl*")}
+    assert not left
+
+
+def test_wrong_numbers_of_shards_are_refused(url: str, queue: Queue) -> None:
+    queue.add("a")
+    with Queue("etl", url, shards=8) as other, pytest.raises(ShardsMismatch, match=r"has 4 shards, not 8\."):
+        other.add("a")
+    with pytest.raises(ShardsMismatch, match="has 4 shards, not 2"):
+        queue.add_shards(2)
+    with pytest.raises(ConfigurationError, match="shards must be a number"):
+        Queue("etl", url, shards=0)
+    with Queue(shard_name("etl", 0), url) as shard, pytest.raises(ConfigurationError, match="is a shard"):
+        shard.add_shards(2)
+    with Queue("plain", url) as plain:
+        plain.add("a")
+        assert plain.shards() == 0
+    with Queue("plain", url, shards=4) as plain, pytest.raises(ShardsMismatch, match="in use without shards"):
+        plain.add("a")
+
+
+def _use_now(queue: QueueKeys) -> Op[None]:
+    """Let the clients use the shards that were added, as if a minute had passed."""
+    yield from ask(command("HSET", queue.key("gmo:shards"), 16, 1, decode=bool))
