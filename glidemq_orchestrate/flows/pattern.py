@@ -114,11 +114,11 @@ def map_over(
     return [*nodes, replace(collect, after=[*dict.fromkeys((*collect.after, *waited))])]
 
 
-def _as_array(template: FlowNode, items: Iterable[JsonLike]) -> list[FlowNode]:
+def _as_array(template: FlowNode, items: Iterable[JsonLike], **limits: Any) -> list[FlowNode]:
     """One array over the items; none without items."""
     over = items if isinstance(items, range | list | tuple) else list(items)
     given = {one.name: getattr(template, one.name) for one in fields(FlowNode)}
-    return [ArrayNode(over=over, **given)] if over else []
+    return [ArrayNode(over=over, **limits, **given)] if over else []
 
 
 def entries(nodes: Iterable[FlowNode]) -> list[str]:
@@ -164,6 +164,8 @@ def _with_item(template: FlowNode, item: JsonLike) -> JsonLike:
     return {**template.data, "item": item}
 
 
+ALL: Final = "[*]"
+"""The end of the name of an expanded task's array, and of what stands for the results of all its nodes."""
 ARGUMENTS: Final = "arguments"
 FIELDS: Final = "fields"
 """Where the values of an item go: into ``data["arguments"]`` of a node, or into its fields."""
@@ -187,6 +189,29 @@ def expand(template: FlowNode, over: Any, into: str) -> list[FlowNode]:
         replace(_with(template, item, into), name=f"{template.name}[{at}]")
         for at, item in enumerate(_items(template.name, over))
     ]
+
+
+def expand_to_array(
+    template: FlowNode, over: Any, into: str, max_running: int | None = None
+) -> list[FlowNode]:
+    """Make one array over the items, ``name[*]``; none without items. Its elements differ in data only.
+
+    Args:
+        template: The common fields.
+        over: As for ``expand``.
+        into: As for ``expand``; ``arguments`` of an element are added to its data as ``item``.
+        max_running: How many elements run at once at most; None: as many as workers run.
+
+    Raises:
+        InvalidFlow: As for ``expand``, or items have other fields than data.
+    """
+    items: list[Any] = list(_items(template.name, over))
+    data = template.data
+    if into == FIELDS:
+        if any(set(item) != {"data"} for item in items):
+            raise InvalidFlow(f"{template.name}: elements of an array differ in data, and in nothing else")
+        items, data = [item["data"] for item in items], None
+    return _as_array(replace(template, name=template.name + ALL, data=data), items, max_running=max_running)
 
 
 def _items(node: str, over: Any) -> Iterator[Mapping[str, Any]]:

@@ -6,8 +6,8 @@ The payload of such a node is::
      "inputs": [{"node": "list", "path": [...], "to": ["over", "month"]}], "before": ["report"]}
 
 ``inputs`` are as in ``worker.handlers.named_call``. The nodes are ``name[0]``, ``name[1]``, ... of the
-template; the nodes in ``before`` wait for them too, and receive their results. Without items the node is
-skipped.
+template, or with ``"array": true`` one array ``name[*]``, of which ``max_running`` elements run at once. The
+nodes in ``before`` wait for them too, and receive their results. Without items the node is skipped.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.flows.pattern import ARGUMENTS, expand
-from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
+from glidemq_orchestrate.flows.pattern import ALL, ARGUMENTS, expand, expand_to_array
+from glidemq_orchestrate.flows.spec import ArrayNode, FlowNode, FlowSpec
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.handlers.named_call import ALL, InvalidCall, put_inputs
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, put_inputs, results_for
 from glidemq_orchestrate.worker.handlers.signals import Skip
 
 JOB_NAME: Final = "python.expand"
-_FIELDS: Final = frozenset({"template", "over", "into", "inputs", "before"})
+_FIELDS: Final = frozenset({"template", "over", "into", "inputs", "before", "array", "max_running"})
 
 handlers = Handlers()
 
 
 @handlers.handler(JOB_NAME)
 def run_expansion(ctx: Context) -> dict[str, int]:
-    """Add the nodes; returns how many. Another attempt adds the same nodes.
+    """Add the nodes; returns how many there are, or how many elements. Another attempt adds the same nodes.
 
     Raises:
         InvalidCall: The payload is invalid, a value in ``over`` is no list, or there are too many items.
@@ -41,19 +41,21 @@ def run_expansion(ctx: Context) -> dict[str, int]:
     if not ctx.flow or not isinstance(data, dict) or not _FIELDS.issuperset(data):
         raise InvalidCall(f"{title}: a {JOB_NAME} job needs template, over and into, and to be in a flow")
     filled: dict[str, Any] = {"over": data.get("over")}
-    put_inputs(title, filled, data.get("inputs"), ctx.inputs)
+    put_inputs(title, filled, data.get("inputs"), results_for(ctx, data.get("inputs")))
     try:
         template = FlowSpec.from_dict({"name": "template", "nodes": [data.get("template")]}).nodes[0]
-        nodes = expand(
-            replace(template, after=_needed(ctx, template, data)), filled["over"], str(data["into"])
-        )
+        template = replace(template, after=_needed(ctx, template, data))
+        if data.get("array"):
+            nodes = expand_to_array(template, filled["over"], str(data["into"]), data.get("max_running"))
+        else:
+            nodes = expand(template, filled["over"], str(data["into"]))
     except (GlideMQError, KeyError, TypeError) as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     if not nodes:
         raise Skip("the list to expand over is empty")
     before: Any = data.get("before") or ()
     ctx.flow.add_nodes(nodes, before=[str(name) for name in before])
-    return {"nodes": len(nodes)}
+    return {"nodes": sum(len(node.over) if isinstance(node, ArrayNode) else 1 for node in nodes)}
 
 
 def _needed(ctx: Context, template: FlowNode, data: dict[str, Any]) -> list[str]:

@@ -4,7 +4,9 @@ The module must be in a package that the worker was started with (``allow_import
 be, or contain, the result of a dependency: ``"inputs": [{"node": "load", "path": ["rows"], "to": ["data",
 0]}]`` puts ``rows`` of the result of the node ``load`` into the first item of the argument ``data``. Unless
 a node ``clean[*]`` exists, that name means the list of the results of ``clean[0]``, ``clean[1]``, ..., as far
-as they exist.
+as they exist. With ``"array": true`` the node is an array, and the list has the results of its elements.
+
+An element of an array has further arguments in ``item``.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import ConfigurationError, EncodeError
+from glidemq_orchestrate.errors import ConfigurationError, EncodeError, NodeNotFound
+from glidemq_orchestrate.flows.pattern import ALL
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.foundation.texts import shown_path
@@ -32,10 +36,10 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
-ALL: Final = "[*]"
 PIPES: Final = "dagster_pipes"
 """The field of a job for ``open_pipes``; functions do not receive it."""
 _FIELDS: Final = frozenset({"callable", "arguments", "inputs", PIPES})
+_ITEM: Final = "item"
 _ONLY_ON_AIRFLOW: Final = (
     ". A DAG file needs Airflow. Fix: install airflow-provider-glidemq for the worker too, or move the "
     "function to a module that does not import Airflow, and import it in the DAG file"
@@ -78,10 +82,16 @@ class NamedCall:
         arguments = {} if arguments is None else arguments
         if not isinstance(arguments, dict):
             raise InvalidCall(f"{title}: arguments must be an object of values by parameter name")
-        if unknown := sorted(set(data) - _FIELDS - set(fields)):
+        item = data.get(_ITEM, {}) if ctx.index is not None else {}
+        if not isinstance(item, dict):
+            raise InvalidCall(
+                f"{title}: the item of an element must be an object of values by parameter name"
+            )
+        known = {*_FIELDS, *fields, *([_ITEM] if ctx.index is not None else [])}
+        if unknown := sorted(set(data) - known):
             raise InvalidCall(f"{title}: unknown field {', '.join(unknown)}; arguments go under arguments")
-        filled = dict(arguments)
-        put_inputs(title, filled, data.get("inputs"), ctx.inputs)
+        filled = {**arguments, **item}
+        put_inputs(title, filled, data.get("inputs"), results_for(ctx, data.get("inputs")))
         return cls(title, _imported(title, name, ctx.allow_import), filled)
 
     def check(self, leading: int = 0, supplied: Mapping[str, object] = MappingProxyType({})) -> None:
@@ -165,6 +175,24 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
         raise InvalidCall(f"{title}: {path} is not a function")
     function: Callable[..., Any] = target
     return function
+
+
+def results_for(ctx: Context, inputs: Any) -> Mapping[str, Json]:
+    """The inputs of a job, and the results of the arrays that ``inputs`` names. For plain handlers.
+
+    Raises:
+        RuntimeError: Arrays cannot be read here.
+    """
+    listed = [one for one in inputs if isinstance(one, dict)] if isinstance(inputs, list) else []
+    names = dict.fromkeys(str(one.get("node")) for one in listed if one.get("array"))
+    return {**ctx.inputs, **{name: _elements(ctx, name) for name in names}} if names else ctx.inputs
+
+
+def _elements(ctx: Context, name: str) -> list[Json]:
+    """The results of the elements of an array; none if its list was empty, so that it does not exist."""
+    with suppress(NodeNotFound):
+        return list(ctx.flow.array_results(name).values())
+    return []
 
 
 def put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Mapping[str, Json]) -> None:

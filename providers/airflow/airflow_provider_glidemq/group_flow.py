@@ -3,7 +3,7 @@
 A task is a dict in the form of a node of a flow file, which Airflow renders and shows. An expanded task also
 has ``expand``: ``{"over": list, "into": "fields" | "arguments"}``, and ``"inputs"`` if it is expanded over
 the results of other tasks. It becomes a node for each item, ``name[0]``, ``name[1]``, ...; a task that
-depends on it depends on all these nodes.
+depends on it depends on all these nodes. With ``"array": True`` it becomes one array, ``name[*]``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec, JobState, Rule
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows import NodeStatus
 from glidemq_orchestrate.flows.dependencies import verdict
-from glidemq_orchestrate.flows.pattern import expand
+from glidemq_orchestrate.flows.pattern import ALL, expand, expand_to_array
 from glidemq_orchestrate.runs import UPSTREAM
 
 Task = Mapping[str, Any]
@@ -27,8 +27,6 @@ XCOM_LAUNCHED: Final = "glidemq_group"
 """The XCom in which it stores the generation of the flow."""
 GROUP_LABEL: Final = "task_group"
 """The label of a flow that holds the id of its group."""
-ALL: Final = "[*]"
-"""The suffix, after the name of an expanded task, for the results of all its nodes as a list."""
 EXPAND_JOB: Final = "python.expand"  # glidemq_orchestrate.python.expand.JOB_NAME
 MAX_BEFORE: Final = 100  # nodes that may wait for the nodes that a running node adds
 # The rules of tasks after an expanded task. Other rules would decide earlier about single nodes than Airflow
@@ -63,6 +61,18 @@ def index_of(name: str) -> int:
     return int(inside) if name.endswith("]") and inside.isdecimal() else -1
 
 
+def array_of(names: Sequence[str]) -> str | None:
+    """The array whose elements are the results of a task; None if the task has none, or has other nodes."""
+    return names[0] if len(names) == 1 and names[0].endswith(ALL) else None
+
+
+def value_of(results: Mapping[str, Any], node: str, *, is_expanded: bool) -> Any:
+    """The result of a task, from those of its nodes; those of an array are already a list."""
+    if array := array_of(list(results)):
+        return results[array]
+    return ordered(results) if is_expanded else results.get(node)
+
+
 def ordered(results: Mapping[str, Any]) -> list[Any]:
     """The results of an expanded task, in the order of its items."""
     return [results[name] for name in sorted(results, key=index_of)]
@@ -83,7 +93,7 @@ def flow_of(name: str, tasks: Sequence[Task], **fields: Any) -> GroupFlow:
     templates = {node.name: node for node in FlowSpec.from_dict({"name": name, "nodes": plain}).nodes}
     expansions = {str(task["name"]): task["expand"] for task in tasks if task.get("expand")}
     elements = {
-        task: expand(templates[task], expansion["over"], expansion["into"])
+        task: _expanded(templates[task], expansion)
         for task, expansion in expansions.items()
         if not expansion.get("inputs")
     }
@@ -103,6 +113,14 @@ def flow_of(name: str, tasks: Sequence[Task], **fields: Any) -> GroupFlow:
     if not nodes:
         raise InvalidFlow(f"{name}: every task is skipped, since the lists that they expand over are empty")
     return GroupFlow(FlowSpec(name, nodes, **fields), tuple(skipped))
+
+
+def _expanded(template: FlowNode, expansion: Mapping[str, Any]) -> list[FlowNode]:
+    """The nodes of an expanded task."""
+    over, into = expansion["over"], str(expansion["into"])
+    if expansion.get("array"):
+        return expand_to_array(template, over, into, expansion.get("max_running"))
+    return expand(template, over, into)
 
 
 def _after(node: FlowNode, names: Mapping[str, Sequence[str]], skipped: Iterable[str]) -> list[str]:
@@ -238,11 +256,18 @@ def is_over(nodes: Sequence[NodeStatus]) -> bool:
     return bool(nodes) and all(node.state.is_terminal for node in nodes)
 
 
+def is_array(nodes: Sequence[NodeStatus]) -> bool:
+    """Whether the task was expanded to an array."""
+    return len(nodes) == 1 and nodes[0].name.endswith(ALL)
+
+
 def end_of(nodes: Sequence[NodeStatus]) -> tuple[JobState, str]:
     """The end of a task whose nodes have all ended, and the reason: that of the first failed node, if any.
 
     An expanded task is skipped if all its nodes are.
     """
+    if is_array(nodes):
+        return nodes[0].state, nodes[0].reason
     failed = [node for node in nodes if node.state is JobState.FAILED]
     if failed:
         first = f"{failed[0].reason} (attempts: {failed[0].attempts})"
@@ -254,7 +279,12 @@ def end_of(nodes: Sequence[NodeStatus]) -> tuple[JobState, str]:
 
 
 def progress(nodes: Sequence[NodeStatus]) -> str:
-    """The progress of the nodes of a task: ``987/1000, failed: 3, 17``; the last numbers are indexes."""
+    """The progress of the nodes of a task: ``987/1000, failed: 3, 17``; the last numbers are indexes.
+
+    Of an array it is ``987/1000, failed: 2 elements``.
+    """
+    if is_array(nodes):
+        return _of_elements(nodes[0].progress)
     completed = sum(node.state is JobState.COMPLETED for node in nodes)
     parts = [f"{completed}/{len(nodes)}"]
     for state in (JobState.FAILED, JobState.SKIPPED):
@@ -262,6 +292,14 @@ def progress(nodes: Sequence[NodeStatus]) -> str:
         if places:
             more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
             parts.append(f"{state.value}: {', '.join(map(str, places[:SHOWN]))}{more}")
+    return ", ".join(parts)
+
+
+def _of_elements(counts: Any) -> str:
+    if not isinstance(counts, Mapping):
+        return "no element has ended"
+    parts = [f"{counts.get('completed')}/{counts.get('elements')}"]
+    parts += [f"{name}: {counts[name]} elements" for name in ("failed", "skipped") if counts.get(name)]
     return ", ".join(parts)
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-from glidemq_orchestrate import runs
+from glidemq_orchestrate import ArrayNode, runs
 from glidemq_orchestrate.errors import (
     FlowExpired,
     FlowNotFound,
@@ -32,7 +32,7 @@ from glidemq_orchestrate.errors import (
 )
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import FlowSpec
+    from glidemq_orchestrate import FlowNode, FlowSpec
     from glidemq_orchestrate.flows import NodeStatus, Wait
     from glidemq_orchestrate.jobs import JobLogs
     from glidemq_orchestrate.runs import Steps
@@ -169,12 +169,18 @@ WITHHELD: Final = (
 
 def holds_masked(spec: FlowSpec) -> bool:
     """Whether Airflow masks any part of the payloads in this process."""
-    texts = (text for node in spec.nodes for text in _texts(node.data))
+    texts = (text for node in spec.nodes for text in _texts([node.data, _items(node)]))
     while some := list(islice(texts, AT_ONCE)):  # one call for many texts: each call costs some microseconds
         whole = "\n".join(some)
         if redact(whole) != whole:
             return True
     return False
+
+
+def _items(node: FlowNode) -> Sequence[Any]:
+    """The items of an array; none of a range, as numbers are never masked."""
+    over = node.over if isinstance(node, ArrayNode) else ()
+    return () if isinstance(over, range) else over
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -67,6 +67,17 @@ def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what:
             raise GlideMQResultTooLarge(flow_id, exc.size, exc.limit, exc.sizes, advice, what) from exc
 
 
+def check_count(flow_id: str, name: str, count: int, advice: str = "") -> None:
+    """Refuse so many results of an array that they are too large for XCom in any case; they need not be read.
+
+    Raises:
+        GlideMQResultTooLarge: They are more than 48 KiB of JSON, and no XCom backend stores them elsewhere.
+    """
+    least = 2 * count  # a digit and a comma each
+    if least > MAX_RESULT_BYTES and not has_object_storage():
+        raise GlideMQResultTooLarge(flow_id, least, MAX_RESULT_BYTES, {name: least}, advice, "flow")
+
+
 def longest_map() -> int:
     """The max number of tasks that Airflow may expand from one result."""
     return int(configuration().getint("core", "max_map_length", fallback=1024))

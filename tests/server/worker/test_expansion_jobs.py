@@ -62,6 +62,24 @@ def test_each_item_becomes_a_node_and_who_waits_gets_all_results(
     }
 
 
+def test_the_items_may_become_an_array(flows: FlowProducer, run_worker: RunWorker) -> None:
+    ended = outcome(
+        flows,
+        run_worker,
+        returns("list", [7, 8]),
+        expansion({"data": None}, "list", array=True, max_running=1),
+        FlowNode("report", queue="etl", job="sees", after=["clean"]),
+    )
+    counts = {"elements": 2, "completed": 2, "failed": 0, "skipped": 0}
+    assert ended.results == {
+        "list": [7, 8],
+        "clean": {"nodes": 2},
+        "clean[*]": counts,
+        "report": [None, ["clean", "clean[*]"]],
+    }
+    assert flows.get(ended.status.id).array("clean[*]").results() == {0: [7, ["list"]], 1: [8, ["list"]]}
+
+
 def test_nodes_of_a_function_get_only_the_results_that_they_name(
     flows: FlowProducer, run_worker: RunWorker
 ) -> None:

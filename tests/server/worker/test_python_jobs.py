@@ -8,11 +8,11 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.errors import JobFailed
 from glidemq_orchestrate.python import handlers
 from tests.processes import spawned
@@ -56,6 +56,28 @@ def test_a_worker_runs_functions_of_the_packages_that_it_was_started_with(
         assert list(queue.logs(flow.node("total").job_id).lines) == ["3 rows"]
         (failed,) = flows.submit(FlowSpec("no", [node("no", "os:getcwd", {})])).wait(timeout=MINUTE).failed
         assert "may not import os: it imports from my_work" in failed.reason
+
+
+def test_functions_are_elements_of_arrays_and_take_their_results(
+    flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    called = {"callable": "builtins:dict", "arguments": {"a": 1}}
+    items = [{"b": at} for at in range(30)]
+    array = ArrayNode("part[*]", queue="etl", job="python", data=called, over=items)
+    inputs = [
+        {"node": name, "to": [to], "array": True} for name, to in (("part[*]", "parts"), ("no[*]", "none"))
+    ]
+    all_parts: Any = {"callable": "builtins:dict", "arguments": {}, "inputs": inputs}
+    nodes = [array, FlowNode("all", queue="etl", job="python", data=all_parts, after=["part[*]"])]
+    run_worker(["etl"], handlers, allow_import=["builtins"])
+    results = flows.submit(FlowSpec("f", nodes)).result(timeout=MINUTE)
+    assert results["all"] == {"parts": [{"a": 1, "b": at} for at in range(30)], "none": []}
+    (failed,) = (
+        flows.submit(FlowSpec("f", [ArrayNode("a", queue="etl", job="python", data=called, over=[1])]))
+        .wait(timeout=MINUTE)
+        .failed
+    )
+    assert "the item of an element must be an object" in failed.reason
 
 
 def test_an_error_whose_message_says_everything_is_logged_without_a_traceback(

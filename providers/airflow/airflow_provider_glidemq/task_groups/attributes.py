@@ -107,12 +107,13 @@ def check_attributes(operator: Operator) -> None:
 MAX_PRIORITY: Final = 2048
 
 
-def carried_over(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any]:
+def carried_over(operator: Operator, pools: Mapping[str, int], *, limits_run: bool = True) -> dict[str, Any]:
     """The options of a node derived from Airflow's parameters, in the form of a flow file.
 
     Args:
         operator: The task.
         pools: How many jobs of each Airflow pool run at once.
+        limits_run: Whether ``max_active_tis_per_dagrun`` is among them; for an array it is no option.
 
     Raises:
         ConfigurationError: A parameter has no counterpart.
@@ -126,12 +127,12 @@ def carried_over(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any]
         found["timeout"] = timeout.total_seconds()
     if operator.priority_weight > 1:
         found["priority"] = max(MAX_PRIORITY + 1 - operator.priority_weight, 1)
-    if ordering := _ordering(operator, pools):
+    if ordering := _ordering(operator, pools, limits_run=limits_run):
         found["ordering"] = ordering
     return found
 
 
-def _ordering(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any] | None:
+def _ordering(operator: Operator, pools: Mapping[str, int], *, limits_run: bool) -> dict[str, Any] | None:
     limits: list[dict[str, Any]] = []
     if operator.pool != "default_pool":
         if operator.pool not in pools:
@@ -143,7 +144,7 @@ def _ordering(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any] | 
     if operator.max_active_tis_per_dag:
         key = f"task {operator.dag_id} {operator.task_id}"
         limits.append(_limit(key, operator.max_active_tis_per_dag))
-    if operator.max_active_tis_per_dagrun:
+    if operator.max_active_tis_per_dagrun and limits_run:
         key = f"task {operator.dag_id} {operator.task_id} {{{{ run_id }}}}"
         limits.append(_limit(key, operator.max_active_tis_per_dagrun))
     if len(limits) > 1:

@@ -93,6 +93,9 @@ class GlideMQTaskGroup(TaskGroup):
         eager: Start every task as soon as the flow is submitted: it shows the end of its node at once, and
             its duration includes the time that its node waits for others. Otherwise tasks start in order of
             their dependencies, as without the group, and each shows the end of its node some seconds later.
+        arrays: Make an array of each expanded task, instead of a node for each item: for thousands of items.
+            Its results reach other functions as before, but the handler of a ``GlideMQOperator`` has counts
+            in ``ctx.inputs["task[*]"]``, and reads the results with ``ctx.flow.array_results("task[*]")``.
         pools: How many jobs of an Airflow pool run at once on each queue, by the name of the pool.
         require_workers, cancel_on_kill, lease, logging_interval: See ``GlideMQFlowOperator``.
         poll_interval: How often nodes are read if no event arrives.
@@ -112,6 +115,7 @@ class GlideMQTaskGroup(TaskGroup):
         queue_name: str | None = None,
         glidemq_conn_id: str = DEFAULT_CONN_ID,
         eager: bool = False,
+        arrays: bool = False,
         pools: Mapping[str, int] | None = None,
         require_workers: bool = True,
         cancel_on_kill: bool = True,
@@ -125,6 +129,7 @@ class GlideMQTaskGroup(TaskGroup):
         super().__init__(group_id=group_id, **kwargs)
         self._queue_name = queue_name
         self._eager = eager
+        self._arrays = arrays
         self._pools = dict(pools or {})
         self._require_workers = require_workers
         self._launch_args = dict(launch_args or {})
@@ -175,6 +180,7 @@ class GlideMQTaskGroup(TaskGroup):
             queue=self._queue_name,
             pools=self._pools,
             conn_id=self._watch["glidemq_conn_id"],
+            arrays=self._arrays,
         )
         tasks = reader.read()
         rule = self._default_rule(operators[0])

@@ -16,7 +16,7 @@ from airflow_provider_glidemq.decorators.glidemq import (
     _GlideMQSparkDecoratedOperator,
 )
 from airflow_provider_glidemq.functions import SPARK_JOB, NamedFunction
-from airflow_provider_glidemq.group_flow import ALL, RULES_AFTER_EXPAND
+from airflow_provider_glidemq.group_flow import RULES_AFTER_EXPAND
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator, GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.attributes import (
@@ -29,7 +29,7 @@ from airflow_provider_glidemq.task_groups.attributes import (
 from airflow_provider_glidemq.templates import is_template
 from glidemq_orchestrate import Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
-from glidemq_orchestrate.flows.pattern import ARGUMENTS, FIELDS, NODE_FIELDS
+from glidemq_orchestrate.flows.pattern import ALL, ARGUMENTS, FIELDS, NODE_FIELDS
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.param import ParamsDict
@@ -45,6 +45,7 @@ _FUNCTIONS: Final = (
     _GlideMQSparkDecoratedOperator,
 )
 _PLAIN: Final = _FUNCTIONS[:2]
+_OF_ARRAYS: Final = (*_FUNCTIONS[:3], GlideMQOperator)
 
 
 class GroupReader:
@@ -56,9 +57,10 @@ class GroupReader:
         queue: The queue of the workers that run functions.
         pools: How many jobs of a pool of Airflow run at once.
         conn_id: The connection id of the group.
+        arrays: Whether expanded tasks become arrays; those with Spark steps never do.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  keyword-only
         self,
         operators: Sequence[Operator],
         *,
@@ -66,9 +68,15 @@ class GroupReader:
         queue: str | None,
         pools: Mapping[str, int],
         conn_id: str,
+        arrays: bool = False,
     ) -> None:
         self._names = {operator.task_id: operator.task_id.removeprefix(prefix) for operator in operators}
         self._expanded = {operator.task_id for operator in operators if isinstance(operator, MappedOperator)}
+        self._arrays = {
+            operator.task_id
+            for operator in operators
+            if arrays and isinstance(operator, MappedOperator) and operator.operator_class in _OF_ARRAYS
+        }
         self._operators, self._queue, self._pools, self._conn_id = operators, queue, pools, conn_id
 
     @property
@@ -183,12 +191,16 @@ class GroupReader:
             "queue": given(operator, "queue_name"),
             "job": given(operator, "job"),
             "data": self._without_inputs(data),
-            "options": options_of(given(operator, "options"), carried_over(operator, self._pools)),
+            "options": options_of(given(operator, "options"), self._carried_over(operator)),
         }
         if isinstance(operator, MappedOperator):
             expand = self._expansion(operator, FIELDS)
             over = expand["over"]
             fields = set(over) if isinstance(over, Mapping) else set()
+            if other := sorted(fields - {"data"}) if operator.task_id in self._arrays else ():
+                raise ConfigurationError(
+                    f"expand({other[0]}=...): elements of an array differ in data only. Fix: arrays=False"
+                )
             if unknown := sorted(fields - set(NODE_FIELDS)):
                 raise ConfigurationError(
                     f"expand({unknown[0]}=...): the nodes of a task differ in {', '.join(NODE_FIELDS)} only"
@@ -262,8 +274,26 @@ class GroupReader:
         for name in ("location", "conf"):
             if (value := given(operator, name)) is not None:
                 data[name] = value
-        options = options_of(given(operator, "options"), carried_over(operator, self._pools))
+        if job == SPARK_JOB and (named := [one["node"] for one in inputs if "array" in one]):
+            raise ConfigurationError(
+                f"a Spark step cannot take the results of the array {named[0]}: let a function take them, "
+                "and pass what it returns"
+            )
+        options = options_of(given(operator, "options"), self._carried_over(operator))
         return {"queue": queue, "job": job, "data": data, "options": options}
+
+    def _carried_over(self, operator: Operator) -> dict[str, Any]:
+        """The options derived from Airflow's parameters; elements of arrays have no priority and no key."""
+        if operator.task_id not in self._arrays:
+            return carried_over(operator, self._pools)
+        found = carried_over(operator, self._pools, limits_run=False)
+        for name, parameter in (("priority", "priority_weight"), ("ordering", "a pool or a limit per DAG")):
+            if name in found:
+                raise ConfigurationError(
+                    f"{parameter} cannot be carried over to an array: its elements have none. "
+                    "Fix: leave it out, or arrays=False"
+                )
+        return found
 
     # -- arguments ------------------------------------------------------------------------------------------
 
@@ -277,7 +307,14 @@ class GroupReader:
                     "expand() over a list that holds the result of another task of the group: let a function "
                     "make the whole list, and expand over its result"
                 )
-        return {"over": over, "into": into} | ({"inputs": inputs} if inputs else {})
+        found: dict[str, Any] = {"over": over, "into": into}
+        if inputs:
+            found["inputs"] = inputs
+        if operator.task_id in self._arrays:
+            found["array"] = True
+            if limit := operator.max_active_tis_per_dagrun:
+                found["max_running"] = limit
+        return found
 
     def _with_inputs(self, value: Any, at: list[Any], inputs: list[dict[str, Any]]) -> Any:
         """The value with None where a result of the group belongs; these places are added to ``inputs``."""
@@ -285,8 +322,12 @@ class GroupReader:
             node = self._names[value.operator.task_id]
             if value.operator.task_id in self._expanded:
                 node += ALL
-            path = [] if value.key == RETURN_VALUE else [value.key]
-            inputs.append({"node": node, "to": at, **({"path": path} if path else {})})
+            found: dict[str, Any] = {"node": node, "to": at}
+            if value.operator.task_id in self._arrays:
+                found["array"] = True
+            elif value.key != RETURN_VALUE:
+                found["path"] = [value.key]
+            inputs.append(found)
             return None
         if isinstance(value, Mapping):
             return {key: self._with_inputs(part, [*at, key], inputs) for key, part in value.items()}

@@ -11,10 +11,10 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_glidemq.description import check_description
 from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, again_in_group, airflow_errors
-from airflow_provider_glidemq.group_flow import GROUP_LABEL, XCOM_LAUNCHED, flow_of, ordered
+from airflow_provider_glidemq.group_flow import GROUP_LABEL, XCOM_LAUNCHED, array_of, flow_of, value_of
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook, looking_up, patience_for
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
-from airflow_provider_glidemq.results import check_size
+from airflow_provider_glidemq.results import check_count, check_size
 from airflow_provider_glidemq.task_attempt import TaskKey
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
@@ -216,14 +216,19 @@ class GlideMQNodeMonitor(BaseOperator):
             patience = patience_for(self.log, f"Flow {flow_id}", conn_id)
             results = patience(lambda: self._results(flow_id, nodes))
         check_size(event["flow_id"], results)
-        return ordered(results) if self.is_expanded else results.get(self.node)
+        return value_of(results, self.node, is_expanded=self.is_expanded)
 
     def _results(self, flow_id: str, nodes: Sequence[str]) -> Mapping[str, Any]:
         conn_id = self.watch["glidemq_conn_id"]
         with looking_up(conn_id):
             producer = GlideMQHook(conn_id).get_producer()
         with producer:
-            return producer.get(flow_id).results(nodes)
+            flow = producer.get(flow_id)
+            results = flow.results(nodes)
+            if array := array_of(nodes):
+                check_count(flow_id, array, results[array]["completed"])
+                return {array: list(flow.array(array).results().values())}
+            return results
 
     def _watching(self) -> dict[str, Any]:
         self._check_edges()

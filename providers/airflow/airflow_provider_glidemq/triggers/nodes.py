@@ -10,9 +10,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_glidemq.exceptions import again_in_group
-from airflow_provider_glidemq.group_flow import RETURN_VALUE, EndedEarly, is_node_of, is_over, ordered
+from airflow_provider_glidemq.group_flow import (
+    RETURN_VALUE,
+    EndedEarly,
+    array_of,
+    is_array,
+    is_node_of,
+    is_over,
+    value_of,
+)
 from airflow_provider_glidemq.node_reports import in_block
-from airflow_provider_glidemq.results import check_size, longest_map
+from airflow_provider_glidemq.results import check_count, check_size, longest_map
 from glidemq_orchestrate import AsyncFlow, JobState
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, NodeNotEnded, NodeNotFound, NodeNotRepeatable
 from glidemq_orchestrate.flows import NodeStatus
@@ -96,6 +104,9 @@ class TaskNodes:
         """
         generation = self.flow.generation
         running = [one.name for one in self.shown if one.name in names and not one.state.is_terminal]
+        if running and is_array(self.shown):  # a rerun keeps elements that have completed
+            await self._restart(names, request)
+            return
         again = partial(self.flow.rerun, nodes=names, idempotency_key=request, generation=generation)
         try:
             # This comes first: in a repeat, the running nodes may be those that the request has started.
@@ -110,12 +121,13 @@ class TaskNodes:
             logger.info("not run again: %s", exc)
         except NodeNotRepeatable as exc:  # a dependent has added nodes
             logger.info("flow %s is restarted from %s: %s", self.flow.id, self._task, exc)
-            made = (
-                [self._task] if self._task in self._known else names
-            )  # added by a node, which adds them again
-            await self._client.ask(
-                self.flow.restart(nodes=made, idempotency_key=request, generation=generation)
-            )
+            await self._restart(names, request)
+
+    async def _restart(self, names: Sequence[str], request: str) -> None:
+        """Begin a generation in which these nodes, and what follows them, run again."""
+        made = [self._task] if self._task in self._known else names  # added by a node, which adds them again
+        again = self.flow.restart(nodes=made, idempotency_key=request, generation=self.flow.generation)
+        await self._client.ask(again)
 
     async def read_others(self, tasks: Collection[str]) -> Mapping[str, Sequence[NodeStatus]]:
         """The nodes of other tasks, by task.
@@ -188,10 +200,13 @@ class NodeEnd:
             GlideMQResultTooLarge: The result is too large for Airflow's database.
             EndedEarly: No task can be expanded over the result.
         """
-        results: Mapping[str, Any] = await client.ask(flow.results(names))
         advice = " Or set do_xcom_push=False on the task, if no task outside of the group needs it."
+        results: Mapping[str, Any] = await client.ask(flow.results(names))
+        if array := array_of(names):
+            check_count(flow.id, array, results[array]["completed"], advice)
+            results = {array: list((await client.ask(flow.array(array).results())).values())}
         check_size(flow.id, results, advice)
-        value = ordered(results) if self.is_expanded else results.get(self.node)
+        value = value_of(results, self.node, is_expanded=self.is_expanded)
         if self.pushes == "keys" and isinstance(value, dict):
             for key, part in value.items():
                 await task.push(key, part)
@@ -227,6 +242,8 @@ class NodeEnd:
         failed = [node for node in nodes if node.state is JobState.FAILED]
         if not failed and is_shown:
             return
+        if failed and is_array(failed):
+            await self._log_elements(client, flow, failed[0].name)
         chosen = [node.name for node in (failed[:LOGS_SHOWN] if self.is_expanded else nodes)]
         with suppress(GlideMQError):
             found = await client.ask(flow.logs(dict.fromkeys(chosen, -LOG_LINES), limit=LOG_LINES))
@@ -234,7 +251,14 @@ class NodeEnd:
                 if logs.lines:
                     self.log.info("%s had logged:\n%s", name, in_block(logs.lines))
         for node in failed[:LOGS_SHOWN]:
-            reason = in_text(node.reason)
-            self.log.error("%s failed: %s (attempts: %d)", node.name, reason, node.attempts)
+            attempts = "" if is_array(failed) else f" (attempts: {node.attempts})"
+            self.log.error("%s failed: %s%s", node.name, in_text(node.reason), attempts)
         if failed:
             self.log.error("%s", again_in_group(flow.id))
+
+    async def _log_elements(self, client: SharedClient, flow: AsyncFlow, array: str) -> None:
+        """Log why the first elements of an array failed."""
+        with suppress(GlideMQError):
+            for one in await client.ask(flow.array(array).failed(limit=LOGS_SHOWN)):
+                name = f"{self.node}[{one.index}]"
+                self.log.error("%s failed: %s (attempts: %d)", name, in_text(one.reason), one.attempts)

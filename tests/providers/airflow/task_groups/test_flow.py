@@ -131,6 +131,34 @@ def test_at_most_a_hundred_nodes_wait_for_what_a_node_adds() -> None:
         nodes(task("a"), call("b", "a", expand=OVER_RESULT), call("c", "b", expand=over({"x": range(101)})))
 
 
+def test_an_expanded_task_may_become_an_array() -> None:
+    expansion = over({"month": [7, 8], "day": [1]}) | {"array": True, "max_running": 3}
+    found = nodes(task("a"), call("b", "a", expand=expansion, options={"attempts": 2}), task("c", "b", "a"))
+    assert list(found) == ["a", "b[*]", "c"]
+    array: Any = found["b[*]"]
+    assert (array.after, array.options.attempts, array.max_running) == (["a"], 2, 3)
+    assert (array.data, array.over) == (
+        {"callable": "m:f", "arguments": {"rows": 1}}, [{"month": 7, "day": 1}, {"month": 8, "day": 1}],
+    )  # fmt: skip
+    assert found["c"].after == ["b[*]", "a"]
+    made = flow_of("etl", [task("a"), call("b", expand=over({"x": []}) | {"array": True}), task("c", "b")])
+    assert made.skipped == ("b", "c")
+
+
+def test_elements_of_a_job_differ_in_data_only() -> None:
+    array: Any = nodes(task("b", expand=over({"data": [1, "x"]}, "fields") | {"array": True}))["b[*]"]
+    assert (array.data, array.over) == (None, [1, "x"])
+    for items in ([{"data": 1, "options": {}}], [{"data": 1}, {}]):
+        with pytest.raises(InvalidFlow, match="b: elements of an array differ in data"):
+            nodes(task("b", expand=over(items, "fields") | {"array": True}))
+
+
+def test_a_node_adds_an_array_once_the_result_is_there() -> None:
+    found = nodes(task("a"), call("b", "a", expand={**OVER_RESULT, "array": True}), task("c", "b"))
+    expander: Any = found["b"]
+    assert (expander.data["array"], expander.data["before"]) == (True, ["c"])
+
+
 def test_results_of_an_expanded_task_are_in_the_order_of_its_items() -> None:
     assert ordered({"b[10]": 10, "b[9]": 9, "b[0]": 0}) == [0, 9, 10]
     assert is_node_of("b[3]", "b")

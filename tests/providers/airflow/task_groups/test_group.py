@@ -70,6 +70,28 @@ OPTIONS_OF_JOBS: list[tuple[dict[str, Any], Any]] = [
 ]  # fmt: skip
 
 
+def test_expanded_tasks_become_arrays_where_the_group_wants_it() -> None:
+    def build() -> None:
+        cleaned: Any = (
+            clean.override(max_active_tis_per_dagrun=3, retries=2).partial(rows=1).expand(month=[1, 2])
+        )
+        again: Any = clean.partial(rows=cleaned).expand(month=load())
+        GlideMQOperator.partial(task_id="jobs", queue_name="etl", job="echo").expand(data=[1, 2])
+        spark_step.expand(rows=[1])
+        merge([again])
+
+    found = read(build, arrays=True)
+    assert found["clean"]["expand"] == {
+        "over": {"month": [1, 2]}, "into": "arguments", "array": True, "max_running": 3,
+    }  # fmt: skip
+    assert found["clean"]["options"]["attempts"] == 3
+    assert found["clean__1"]["data"]["inputs"] == [{"node": "clean[*]", "to": ["rows"], "array": True}]
+    assert found["clean__1"]["expand"]["array"] is True
+    assert found["merge"]["data"]["inputs"] == [{"node": "clean__1[*]", "to": ["parts", 0], "array": True}]
+    assert found["jobs"]["expand"] == {"over": {"data": [1, 2]}, "into": "fields", "array": True}
+    assert "array" not in found["spark_step"]["expand"]
+
+
 def test_functions_and_jobs_become_nodes_and_results_go_from_node_to_node() -> None:
     def build() -> None:
         loaded: Any = load("{{ ds }}")

@@ -23,6 +23,7 @@ from tests.providers.airflow.task_groups.groups import (
     merge,
     outside,
     plain,
+    spark_step,
     wants_context,
 )
 
@@ -124,6 +125,30 @@ def test_tasks_that_no_flow_can_run_are_refused_with_the_reason(subtests: pytest
     for build, why in NO_TASKS_OF_FLOWS:
         with subtests.test(build=build):
             assert why in refusal(build)
+
+
+def of_queues() -> None:
+    GlideMQOperator.partial(task_id="a", job="j", data=1).expand(queue_name=["x", "y"])
+
+
+def after_an_array() -> None:
+    step: Any = spark_step
+    step(rows=clean.partial(rows=1).expand(month=[1, 2]))
+
+
+NO_ARRAYS: list[tuple[Build, str]] = [
+    (of_queues, "expand(queue_name=...): elements of an array differ in data only"),
+    (lambda: clean.override(priority_weight=5).expand(rows=[1]), "priority_weight cannot be carried over to"),
+    (lambda: clean.override(pool="a").expand(rows=[1]), "a pool or a limit per DAG cannot be carried over"),
+    (after_an_array, "a Spark step cannot take the results of the array clean[*]"),
+    (early, "single nodes decide about it in the flow"),
+]  # fmt: skip
+
+
+def test_what_elements_of_arrays_cannot_be_is_refused(subtests: pytest.Subtests) -> None:
+    for build, why in NO_ARRAYS:
+        with subtests.test(build=build):
+            assert why in refusal(build, arrays=True, pools={"a": 1})
 
 
 def test_a_function_needs_a_queue() -> None:

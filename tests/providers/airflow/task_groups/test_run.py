@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,13 +63,60 @@ with DAG("small", schedule=None, catchup=False):
         fails() >> square.override(task_id="not_run_either")(1)
     after(summed, squares, each.expand(number=numbers))
 """
+ARRAYS = """
+from airflow.sdk import DAG, task
+from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
+from airflow_provider_glidemq.version_compat import AirflowSkipException
+
+@task
+def before():
+    return [1, 2, 3]
+
+@task
+def numbers():
+    return list(range(100))
+
+@task(retries=1)
+def square(number, more=0):
+    if number == 7:
+        raise AirflowSkipException("not this one")
+    return number * number + more
+
+@task
+def total(squares):
+    return sum(squares)
+
+@task
+def skips(number):
+    raise AirflowSkipException("nothing to do")
+
+@task
+def fails(number):
+    if number == 2:
+        raise RuntimeError("as announced")
+
+@task(trigger_rule="all_done")
+def after(*found):
+    return [list(one) if isinstance(one, list | tuple) else one for one in found]
+
+with DAG("small", schedule=None, catchup=False):
+    known = before()
+    with GlideMQTaskGroup("etl", queue_name="etl", arrays=True):
+        early = square.override(task_id="early").partial(more=1).expand(number=known)
+        late = square.override(task_id="late").expand(number=numbers())
+        summed = total(late)
+        skips.expand(number=[1, 2]) >> total.override(task_id="not_run")([1])
+        fails.expand(number=[1, 2, 3]) >> total.override(task_id="not_run_either")([1])
+        square.override(task_id="none").expand(number=[])
+    after(early, summed, total.override(task_id="outside")(early))
+"""
 
 
-@pytest.mark.long
-def test_a_group_runs_in_dag_test(tmp_path: Path, server: EmbeddedServer) -> None:
+def run_dag(tmp_path: Path, server: EmbeddedServer, text: str) -> Any:
+    """Run the DAG ``small`` of a file; returns what run_group prints."""
     dags = tmp_path / "dags"
     dags.mkdir()
-    (dags / "small_dag.py").write_text(DAG_FILE)
+    (dags / "small_dag.py").write_text(text)
     settings = {"CORE__DAGS_FOLDER": str(dags), "CORE__LOAD_EXAMPLES": "False"}
     settings |= {"DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db"}
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
@@ -80,7 +128,12 @@ def test_a_group_runs_in_dag_test(tmp_path: Path, server: EmbeddedServer) -> Non
     command = [sys.executable, "-m", "tests.providers.airflow.task_groups.run_group", str(dags), server.url]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.long
+def test_a_group_runs_in_dag_test(tmp_path: Path, server: EmbeddedServer) -> None:
+    found = run_dag(tmp_path, server, DAG_FILE)
     assert found["tasks"] == {
         "before": "success",
         "etl.launch": "success",
@@ -96,3 +149,24 @@ def test_a_group_runs_in_dag_test(tmp_path: Path, server: EmbeddedServer) -> Non
         "after": "success",
     }
     assert found["last"] == [15, [1, 4, 9], [2, 6, 12]]
+
+
+@pytest.mark.long
+def test_expanded_tasks_run_as_arrays(tmp_path: Path, server: EmbeddedServer) -> None:
+    found = run_dag(tmp_path, server, ARRAYS)
+    assert found["tasks"] == {
+        "before": "success",
+        "etl.launch": "success",
+        "etl.early": "success",
+        "etl.numbers": "success",
+        "etl.late": "success",
+        "etl.total": "success",
+        "etl.skips": "skipped",
+        "etl.not_run": "skipped",
+        "etl.fails": "failed",
+        "etl.not_run_either": "upstream_failed",
+        "etl.none": "skipped",
+        "outside": "success",
+        "after": "success",
+    }
+    assert found["last"] == [[2, 5, 10], sum(n * n for n in range(100) if n != 7), 17]
