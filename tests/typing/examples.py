@@ -49,7 +49,7 @@ def send_invoices(events: Any) -> None: ...
 """,
     "providers/dagster/README.md": """import dagster as dg
 from dagster_glidemq import GlideMQResource, PipesGlideMQClient, glidemq_flow_assets
-from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate import ArrayNode, FlowNode, FlowSpec
 spec: FlowSpec
 """,
     "docs/how-to/arrays.md": """from glidemq_orchestrate import Client, Context, Flow, Worker
@@ -59,7 +59,10 @@ flow: Flow
 """,
     "docs/how-to/chaos.md": "def count_rows(run: str) -> int: return 5\n",
     "docs/how-to/connections.md": "secret: str\n",
-    "docs/how-to/growing-flows.md": f"{_SERVED}def find_items() -> list[int]: return []\n",
+    "docs/how-to/growing-flows.md": f"""from glidemq_orchestrate import Context, FlowNode
+{_SERVED}def find_items() -> list[int]: return []
+async def find_many() -> list[int]: return []
+""",
     "docs/how-to/handlers.md": _SERVED,
     "docs/how-to/owners-and-watching.md": _CLIENTS,
     "docs/how-to/published-data.md": _SPARK,
