@@ -220,6 +220,12 @@ def with_shard_counts(named: Iterable[QueueKeys], served: Iterable[QueueKeys]) -
     return ", ".join(f"{queue} ({count} shards)" if count else queue for queue, count in counted)
 
 
+def members_of(queues: Sequence[QueueKeys]) -> Op[list[str]]:
+    """The names of queues and of their shards."""
+    every = yield from ask_all([read_shards(queue) for queue in queues])
+    return [member.queue for shards in every for member in shards.members()]
+
+
 class KnownShards:
     """What a client knows of the shards of queues, for ``KNOWN_MS``; and whose turn it is to get a job."""
 

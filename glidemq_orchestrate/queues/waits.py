@@ -18,6 +18,7 @@ from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import limits as queue_settings
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -50,6 +51,11 @@ class Waiter:
     lost_attempts: int = 0
     worker: str | None = None
     renewed_at: datetime | None = None
+
+    @property
+    def whole_queue(self) -> str:
+        """The queue, also of a job in one of its shards."""
+        return split_shard(self.queue)[0]
 
 
 def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str, Wait]]:
@@ -245,7 +251,7 @@ def _silent(job: Waiter, queue: _Queue, now_ms: int) -> Wait:
     since = (_silent_since(job, now_ms) or datetime.now(UTC)).astimezone()
     next_ = "another worker takes it over when its lease ends"
     if queue.handlers is not None and not queue.handlers:
-        next_ = f"no live worker serves queue {job.queue}"
+        next_ = f"no live worker serves queue {job.whole_queue}"
     return Wait(f"its worker has been silent since {since:%H:%M:%S}: {next_}")
 
 
@@ -256,24 +262,24 @@ def _ready(job: Waiter, queue: _Queue) -> Wait:
 
 def _in_queue(job: Waiter, queue: _Queue) -> Wait:
     if queue.is_paused:
-        return Wait(f"queue {job.queue} is paused; glidemq queue resume {job.queue}")
+        return Wait(f"queue {job.whole_queue} is paused; glidemq queue resume {job.whole_queue}")
     if queue.handlers is not None and not queue.handlers:
-        return Wait(f"no live worker serves queue {job.queue}")
+        return Wait(f"no live worker serves queue {job.whole_queue}")
     if (unhandled := _unhandled(job, queue)) is not None:
         return unhandled
     rate = f"at most {queue.rate[0]} start in {queue.rate[1] / 1000:g} s" if queue.rate[0] else ""
     if queue.limited_until:
         until = moment(str(queue.limited_until))
-        return Wait(f"for the rate limit of queue {job.queue} ({rate})", until, is_turn=True)
+        return Wait(f"for the rate limit of queue {job.whole_queue} ({rate})", until, is_turn=True)
     limits = [f"at most {queue.concurrency} run at once"] if queue.concurrency else []
     more = f" ({', '.join([*limits, rate] if rate else limits)})" if limits or rate else ""
-    return Wait(f"for a free worker of queue {job.queue}{more}", is_turn=True)
+    return Wait(f"for a free worker of queue {job.whole_queue}{more}", is_turn=True)
 
 
 def _unhandled(job: Waiter, queue: _Queue) -> Wait | None:
     if not queue.handlers or job.job in queue.handlers:
         return None
-    return Wait(f"no live worker of queue {job.queue} has a handler for {job.job}")
+    return Wait(f"no live worker of queue {job.whole_queue} has a handler for {job.job}")
 
 
 def _held(job: _Job, group_until: datetime | None, first: str | None) -> Wait | None:

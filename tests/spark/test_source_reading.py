@@ -285,6 +285,20 @@ def test_events_are_a_table(read: Read, queue: Queue) -> None:
     assert read("events", since=later).count() == 0
 
 
+@pytest.mark.long
+def test_a_queue_is_read_with_its_shards(read: Read, url: str) -> None:
+    with Queue("wide", url, shards=3) as wide, Queue("etl", url) as other, FlowProducer(url) as flows:
+        other.add("x")
+        ids = wide.add_many([NewJob("x") for _ in range(9)])
+        for number in range(6):
+            flows.submit(FlowSpec("n", [FlowNode("a")], queue="wide"), flow_id=f"f{number}")
+        job_ids = [row.job_id for row in read("jobs", queue="wide").collect()]
+        assert {job_id for job_id in job_ids if "~" not in job_id} == set(ids)
+        assert len(job_ids) == 15
+        assert {row.flow_id for row in read("flows", queue="wide").collect()} == {f"f{n}" for n in range(6)}
+        assert {row.job_id for row in read("events", queue="wide").collect()} >= set(ids)
+
+
 def test_names_with_odd_characters_and_a_prefix_of_ones_own_are_read(spark: SparkSession, url: str) -> None:
     odd = 'e*t[l]? "ü" \\ \U0001f600,x'
     with Queue(odd, url=url, prefix="my*pre") as queue, FlowProducer(url=url, prefix="my*pre") as flows:

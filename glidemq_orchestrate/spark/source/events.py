@@ -38,7 +38,7 @@ START: Final = Mark()
 
 def plan(client: RetryingClient, scan: Scan) -> list[Part]:
     """The parts in which the events are read, with small parts combined."""
-    queues = queues_of(client, scan)
+    queues = queues_of(client, scan.queues)
     found = client.ask(lambda: _spans(client.prefix, queues, scan))
     return list(grouped(found, [span.size for _, span in found], scan.rows))
 

@@ -162,7 +162,7 @@ def _spans(prefix: str, scan: Scan, size: int) -> Op[list[FlowSpan]]:
         return [FlowSpan(ids=unique[first : first + size]) for first in range(0, len(unique), size)]
     homes = yield from ask(home_queues(prefix))
     if scan.queues is not None:
-        homes = [home for home in homes if home in scan.queues]
+        homes = [home for home in homes if scan.selects(home)]
     found: list[FlowSpan] = []
     times = scan.created.within(Times(high=scan.times.high))  # created before it ended
     if scan.with_past:  # the index has the last generation only

@@ -18,6 +18,7 @@ from glidemq_orchestrate.jobs.job import START_FIELDS, started
 from glidemq_orchestrate.jobs.job_hash import FIELD_FLOW, FIELD_NODE, JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.listing import queue_names
+from glidemq_orchestrate.shards import members_of
 from glidemq_orchestrate.spark.source.options import RetryingClient
 from glidemq_orchestrate.spark.source.part import (
     ALL_TIMES,
@@ -89,7 +90,7 @@ Part: TypeAlias = tuple[JobSpan, ...]
 
 def plan(client: RetryingClient, scan: Scan) -> list[Part]:
     """The parts in which the jobs are read, with small parts combined."""
-    queues = queues_of(client, scan)
+    queues = queues_of(client, scan.queues)
     found = client.ask(lambda: _spans(client.prefix, queues, scan))
     return list(grouped(found, [span.size for span in found], scan.rows))
 
@@ -118,10 +119,10 @@ class Pace:
         self.count = max(1, min(MAX, self.count * 4, fits))
 
 
-def queues_of(client: RetryingClient, scan: Scan) -> Sequence[str]:
-    """The queues to read: the selected queues, or all."""
-    if scan.queues is not None:
-        return scan.queues
+def queues_of(client: RetryingClient, selected: Sequence[str] | None) -> Sequence[str]:
+    """The queues to read: the selected queues with their shards, or all."""
+    if selected is not None:
+        return client.ask(lambda: members_of([QueueKeys(client.prefix, name) for name in selected]))
     return client.ask(lambda: queue_names(client.prefix))
 
 

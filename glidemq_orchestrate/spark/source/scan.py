@@ -11,6 +11,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.part import ALL_TIMES, END_OF_TIME_MS, Times
 from glidemq_orchestrate.spark.source.tables import TABLES
@@ -72,10 +73,14 @@ class Scan:
         """Whether a flow is selected."""
         return (
             flow.state in self.states_of_flows
-            and (self.queues is None or flow.home in self.queues)
+            and self.selects(flow.home)
             and _is_in(self.created, flow.created_at)
             and _is_in(self.times, flow.finished_at)
         )
+
+    def selects(self, queue: str) -> bool:
+        """Whether a queue is selected, or is a shard of one that is."""
+        return self.queues is None or not {queue, split_shard(queue)[0]}.isdisjoint(self.queues)
 
     def narrowed(self, attribute: str, operator: str, value: Any) -> Scan:
         """The selection narrowed by a filter; unchanged if the filter does not limit it.

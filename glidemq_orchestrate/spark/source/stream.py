@@ -13,9 +13,10 @@ from pyspark.sql import datasource as api  # noqa: TID253  the importers of this
 
 from glidemq_orchestrate.errors import ConfigurationError, EventsLost
 from glidemq_orchestrate.events import entry_order
-from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.spark.source.events import START, Mark, between, marks, pages, row
+from glidemq_orchestrate.spark.source.jobs import queues_of
 from glidemq_orchestrate.spark.source.options import Options, RetryingClient
 from glidemq_orchestrate.spark.source.part import grouped
 from glidemq_orchestrate.spark.source.scan import MAX_ROWS, ROWS
@@ -135,8 +136,8 @@ class EventStreamReader(api.DataSourceStreamReader):
     def _marks(self, *, oldest: bool = False) -> dict[str, str]:
         client = self._client = self._client or RetryingClient(self._settings)
         now = time.monotonic()
-        if self._reading.queues is None and now > self._discovered_at + DISCOVERY_SECONDS:
-            self._discovered_at, self._queues = now, client.ask(lambda: queue_names(client.prefix))
+        if now > self._discovered_at + DISCOVERY_SECONDS:
+            self._discovered_at, self._queues = now, queues_of(client, self._reading.queues)
         found = client.ask(lambda: marks(client.prefix, self._queues, oldest=oldest))
         return {queue: _text(mark) for queue, mark in found.items()}
 
@@ -167,7 +168,11 @@ class EventStreamReader(api.DataSourceStreamReader):
         records a new one: so the checkpoint stays unchanged.
         """
         named = self._reading.queues
-        left = [] if named is None else sorted(set(start) - set(named))
+        left = (
+            []
+            if named is None
+            else [one for one in sorted(start) if not {one, split_shard(one)[0]} & {*named}]
+        )
         if left:
             more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
             raise ConfigurationError(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState, Worker
+from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState, Queue, Worker
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, ShardsMismatch
 from glidemq_orchestrate.shards import SETTLE_MS, add_shards, shard_for, split_shard
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -173,3 +173,14 @@ def test_a_wrong_number_of_shards_is_named(url: str, producer: FlowProducer) -> 
         producer._run(add_shards(QueueKeys("glide", "etl"), 4, 0))
     with pytest.raises(ConfigurationError, match="shards must be a number"):
         Worker(url, queues=["etl"], shards=0)
+
+
+def test_a_wait_names_the_queue_and_not_the_shard(url: str, producer: FlowProducer) -> None:
+    with Queue("etl", url, shards=8) as queue:
+        queue.pause()
+        flow = producer.submit(FlowSpec("f", [FlowNode("a")], queue="etl"), flow_id=flow_in(2))
+        assert [str(wait) for wait in flow.waits().values()] == [
+            "queue etl is paused; glidemq queue resume etl"
+        ]
+        queue.resume()
+        assert [str(wait) for wait in flow.waits().values()] == ["no live worker serves queue etl"]
