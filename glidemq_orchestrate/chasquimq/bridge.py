@@ -30,6 +30,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.shards import with_shard_counts
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -162,8 +163,9 @@ class ChasquiBridge(Worker):
     _kind = "chasqui_bridge"
 
     def _introduction(self) -> str:
-        (queue,), there = self._queues, self._chasqui_keys.queue
+        queue = with_shard_counts(self._named, self._queues.values())
         where, elsewhere = self._settings.where, self._remote.where
+        there = self._chasqui_keys.queue
         return f"bridge {self.id} hands queue {queue} at {where} over to queue {there} at {elsewhere}"
 
     async def _begin(self) -> None:

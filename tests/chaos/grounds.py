@@ -115,10 +115,11 @@ def cluster_moving(folder: Path) -> Iterator[Ground]:
 
 
 @contextmanager
-def cluster_failover(folder: Path) -> Iterator[Ground]:
+def cluster_failover(folder: Path, shards: int = 0) -> Iterator[Ground]:
     """Three primaries, each with a replica that takes over when it is dead for two seconds, or is told to.
 
-    Slots do not move here: a server that takes one over does not wait for its own replica.
+    Slots do not move here: a server that takes one over does not wait for its own replica. With ``shards``,
+    each flow is in one slot.
     """
     with running_primaries(folder) as primaries, ExitStack() as stack:
         servers = list(primaries.servers)
@@ -130,8 +131,9 @@ def cluster_failover(folder: Path) -> Iterator[Ground]:
         url = f"valkey+cluster://{hosts}?confirm=replicas:1"
         spared = BEHIND_A_PROXY | {empty_server, fill_memory, lose_power, move_slot, move_keys}
         yield Ground(
-            tuple(servers), url, url, is_one_slot=False, spared=spared, down_seconds=6.0, keeps_leases=False
-        )
+            tuple(servers), url, url, is_one_slot=bool(shards), spared=spared, down_seconds=6.0,
+            keeps_leases=False, shards=shards,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -168,5 +170,6 @@ GROUNDS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Ground]]]] =
     "power": partial(one, fsync="everysec", may_lose=True), "cluster": cluster,
     "cluster-moving": cluster_moving, "cluster-shards": cluster_shards,
     "cluster-failover": cluster_failover, "sentinel": sentinel,
+    "cluster-shards-failover": partial(cluster_failover, shards=6),
     "sentinel-confirmed": partial(sentinel, confirm="?confirm=replicas:1"),
 }  # fmt: skip

@@ -104,6 +104,18 @@ def test_nodes_of_a_flow_run_there_with_the_results_of_their_dependencies(
     assert all(client.ttl(key) > 0 for key in client.keys("*handed-over*"))
 
 
+def test_a_queue_with_shards_is_handed_over_whole(sides: Sides, bridge: Start, serve: Serve) -> None:
+    sides.client.queue("images", shards=3).shards()
+    serve(echo)
+    bridge()
+    ids = [sides.queue.add("resize", number) for number in range(6)]
+    assert [sides.queue.add_and_wait("resize", number)["data"] for number in range(3)] == [0, 1, 2]
+    wait_until = time.monotonic() + 30
+    while any(state is not JobState.COMPLETED for state in sides.queue.states(ids)):
+        assert time.monotonic() < wait_until
+        time.sleep(0.05)
+
+
 def test_the_job_decides_on_attempts_and_time(sides: Sides, bridge: Start, serve: Serve) -> None:
     runs: list[int] = []
 
