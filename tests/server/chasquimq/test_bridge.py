@@ -108,8 +108,8 @@ def test_a_queue_with_shards_is_handed_over_whole(sides: Sides, bridge: Start, s
     sides.client.queue("images", shards=3).shards()
     serve(echo)
     bridge()
-    ids = [sides.queue.add("resize", number) for number in range(6)]
-    assert [sides.queue.add_and_wait("resize", number)["data"] for number in range(3)] == [0, 1, 2]
+    ids = [sides.queue.add("echo", number) for number in range(6)]
+    assert [sides.queue.add_and_wait("echo", number)["data"] for number in range(3)] == [0, 1, 2]
     wait_until = time.monotonic() + 30
     while any(state is not JobState.COMPLETED for state in sides.queue.states(ids)):
         assert time.monotonic() < wait_until
