@@ -117,21 +117,29 @@ def read_results(array: Array, start: int, stop: int | None) -> Op[dict[int, Any
         ConfigurationError: A position is not valid.
         ResultRemoved: The results were removed.
     """
+    texts = yield from read_texts(array, start, stop)
+    return {at: decode(text, where=f"result of element {at}") for at, text in texts.items()}
+
+
+def read_texts(array: Array, start: int, stop: int | None) -> Op[dict[int, str | None]]:
+    """The same as JSON; None for the result ``None``."""
     whole("start", start, 0, error=ConfigurationError)
     if stop is not None:
         whole("stop", stop, start, error=ConfigurationError)
     if array.node.removed and array.node.state is JobState.COMPLETED:
         raise ResultRemoved(f"array {array.node.name}", [array.node.name])
     last = array.size if stop is None else min(stop, array.size)
-    found: dict[int, Any] = {}
+    found: dict[int, str | None] = {}
     pages = [range(at, min(at + PAGE, last)) for at in range(start - start % PAGE, last, PAGE)]
     for trip in parts(pages, _PAGES_PER_TRIP):
         calls = [call for page in trip for call in _page(array, page)]
         replies = yield from ask_all(calls)
         for page, done, texts in zip(trip, replies[::2], replies[1::2], strict=True):
-            for at, text in zip(page, texts, strict=True):
-                if at >= start and _is_set(done, at - page.start):
-                    found[at] = decode(text, where=f"result of element {at}")
+            found |= {
+                at: text
+                for at, text in zip(page, texts, strict=True)
+                if at >= start and _is_set(done, at - page.start)
+            }
     return found
 
 

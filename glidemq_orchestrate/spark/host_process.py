@@ -159,12 +159,12 @@ class _Reporter(Reporter):
 
     def __init__(self, wire: Wire, number: int) -> None:
         self.cancelled = Cancelled()
-        self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[bytes | None, Any]] = queue.SimpleQueue()
         self._wire, self._number, self._owner = wire, number, os.getpid()
         self._calling, self._is_over, self._caller = threading.Lock(), False, 0
 
-    def call(self, method: str, *given: Any) -> None:
-        """Make the worker call a method of its context.
+    def call(self, method: str, *given: Any) -> Any:
+        """Make the worker call a method of its context. Returns what that returns.
 
         Raises:
             LeaseLost: The step has ended, or this is a forked copy of its process.
@@ -181,11 +181,12 @@ class _Reporter(Reporter):
             self._caller = threading.get_ident()
             try:
                 self._wire.send("call", self._number, (method, given))
-                answer = self.answers.get()
+                error, returned = self.answers.get()
             finally:
                 self._caller = 0
-        if answer is not None:
-            raise unpack(answer)
+        if error is not None:
+            raise unpack(error)
+        return returned
 
     def end(self) -> None:
         """Refuse further calls: the step has returned, but a thread may outlive it."""
@@ -228,6 +229,15 @@ class _Flow(FlowOfNode):
 
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         await asyncio.to_thread(self.add_nodes, nodes, before=before)
+
+    def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
+        found: dict[int, Any] = self._reporter.call("array_results", name, start, stop)
+        return found
+
+    async def array_results_async(
+        self, name: str, start: int = 0, stop: int | None = None
+    ) -> Mapping[int, Any]:
+        return await asyncio.to_thread(self.array_results, name, start, stop)
 
 
 _OWNER: Final = os.getpid()

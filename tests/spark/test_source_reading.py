@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
+from glidemq_orchestrate import (
+    ArrayNode,
+    Context,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    Queue,
+    Skip,
+)
 from glidemq_orchestrate.clients.queue import NewJob
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.option_values import Ordering
@@ -117,6 +127,39 @@ def test_the_table_of_jobs_has_each_state_as_the_client_tells_it(
     assert {(row.state, row.data, row.result) for row in light.collect()} == {
         ("completed", None, None), ("failed", None, None),
     }  # fmt: skip
+
+
+def test_the_table_of_elements_has_the_results_of_an_array_in_parts(
+    read: Read, url: str, run_worker: RunWorker
+) -> None:
+    def odd(ctx: Context) -> Any:
+        if ctx.data % 2 == 0:
+            raise Skip("even")
+        return {"n": ctx.data} if ctx.data > 1 else None
+
+    run_worker(["etl"], {"odd": odd, "other": lambda ctx: ctx.data})
+    with FlowProducer(url=url) as flows:
+        nodes = [
+            ArrayNode("parts", over=range(2_500), job="odd"),
+            ArrayNode("others", over=["x"], job="other"),
+        ]
+        flow = flows.submit(FlowSpec("f", nodes, queue="etl"), flow_id="f:1")
+        flow.wait(timeout=60)
+        flow.restart()
+        flow.wait(timeout=60)
+    frame = read("elements", flow_id="f:1", node="parts", rows_per_partition=1_000)
+    assert tasks(frame) == [500, 500, 250]
+    rows = frame.collect()
+    assert [row.position for row in rows] == list(range(1, 2_500, 2))
+    assert {(row.flow_id, row.generation, row.node) for row in rows} == {("f:1", 1, "parts")}
+    assert (rows[0].result, rows[1].result) == (None, '{"n":3}')
+    total = frame.selectExpr("from_json(result, 'n long').n as n").groupBy().sum("n").first()
+    assert total is not None
+    assert total[0] == sum(range(3, 2_500, 2))
+    assert read("elements", flow_id="f:1", node='["others", "parts"]').count() == 1_251
+    for node, why in (("none", "has no node none"), ("", "needs the option node")):
+        with pytest.raises(PySparkException, match=why):
+            read("elements", flow_id="f:1", node=node).collect()
 
 
 def check(row: Any, job: Job) -> None:

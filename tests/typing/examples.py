@@ -70,6 +70,7 @@ async def find_many() -> list[int]: return []
     "docs/how-to/running-again.md": f"{_CLIENTS}fixed: FlowSpec\n",
     "docs/how-to/shards.md": "from glidemq_orchestrate import EmbeddedServer\nserver: EmbeddedServer\n",
     "docs/how-to/spark-data-source.md": _SPARK,
+    "docs/how-to/spark-steps.md": _SPARK,
 }
 
 

@@ -299,10 +299,12 @@ class Host:
         return f"the session host {_exit(process.returncode)}"
 
 
-def _call(ctx: Context, message: Message) -> bytes | None:
-    """Call a method of the context for a step; returns None, or the packed error."""
+def _call(ctx: Context, message: Message) -> tuple[bytes | None, Any]:
+    """Call a method of the context for a step; returns the packed error, or None, and what it returned."""
     try:
         method, given = message.value
+        if method == "array_results":
+            return None, dict(ctx.flow.array_results(*given))
         if method == "add_nodes" and ctx.flow:
             nodes, before = given
             ctx.flow.add_nodes(nodes, before=before)
@@ -313,8 +315,8 @@ def _call(ctx: Context, message: Message) -> bytes | None:
         elif method in _REPORTER_METHODS:
             getattr(ctx.reporter, method)(*given)
     except Exception as exc:  # noqa: BLE001  raised in the step
-        return pack(exc)
-    return None
+        return pack(exc), None
+    return None, None
 
 
 def _exit(code: int | None) -> str:

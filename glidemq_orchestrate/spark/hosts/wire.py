@@ -6,7 +6,8 @@ from worker  value                                                    reply
 ``open``     ``Opening``, once                                        ``done``, or ``raised`` and the end
 ``step``     the fields of a context, and whether it has a flow       ``done``, ``raised`` or see below
 ``cancel``   None: stop the step                                      nothing
-``answer``   the packed error of a call of the step, or None          nothing
+``answer``   the packed error of a call of the step, or None;         nothing
+             and what the call has returned
 ``publish``  the accepted ``Publication`` list, and an epoch          ``done`` or ``raised``
 ``probe``    None                                                     ``done``, or ``lost``, or nothing
 ===========  =======================================================  ======================================

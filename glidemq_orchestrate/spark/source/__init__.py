@@ -1,1 +1,1 @@
-"""The data source ``glidemq``: jobs, flows, nodes and events as tables, and rows as jobs."""
+"""The data source ``glidemq``: jobs, flows, nodes, elements and events as tables, and rows as jobs."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import datasource as api  # noqa: TID253  the importers of this module have it
 
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.spark.source import events, flows, jobs
+from glidemq_orchestrate.spark.source import array_elements, events, flows, jobs
 from glidemq_orchestrate.spark.source.options import RetryingClient
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.spark.source.tables import record_batch
@@ -17,6 +17,7 @@ _TABLES: Final[Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]]] = {
     "jobs": (jobs.plan, jobs.rows),
     "flows": (flows.plan, flows.rows),
     "nodes": (flows.plan_nodes, flows.node_rows),
+    "elements": (array_elements.plan, array_elements.rows),
     "events": (events.plan, events.rows),
 }
 """How each table is divided into parts, and how the rows of a part are read."""

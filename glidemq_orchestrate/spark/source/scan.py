@@ -28,6 +28,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "jobs": ("queue", "state", "payload", *_SPANS),
     "flows": ("queue", "state", "flow_id", "created_since", "created_until", "generations", *_SPANS),
     "nodes": ("queue", "state", "flow_state", "flow_id", "created_since", "created_until", *_SPANS),
+    "elements": ("flow_id", "node"),
     "events": ("queue", *_SPANS),
 }
 _EVERY_STATE: Final = [*sorted(STATES - {JobState.UNKNOWN}), JobState.UNKNOWN]
@@ -43,6 +44,7 @@ class Scan:
         times: When the jobs or flows ended, or the events happened.
         created: When the flows were created.
         rows: About how many rows a task reads.
+        nodes: The arrays whose elements are read.
     """
 
     table: str
@@ -55,6 +57,7 @@ class Scan:
     payload: bool = True
     with_past: bool = False
     rows: int = ROWS
+    nodes: tuple[str, ...] = ()
 
     @property
     def job_states(self) -> frozenset[JobState]:
@@ -118,6 +121,7 @@ _FILTERED: Final[Mapping[str, Mapping[str, str]]] = {
         "finished_at": "times", "created_at": "created",
     },
     "nodes": {"home": "queues", "flow_state": "flow_states", "flow_id": "flow_ids"},
+    "elements": {},
     "events": {"queue": "queues", "at": "times"},
 }  # fmt: skip
 _KNOWN: Final[Mapping[tuple[str, str], frozenset[str]]] = {
@@ -142,6 +146,9 @@ def scan_of(given: Mapping[str, str]) -> tuple[Scan, Options]:
     options = Options(
         given, ("table", "rows_per_partition", *_OPTIONS[table]), f"a read of the glidemq table {table}"
     )
+    if table == "elements":
+        for name in ("flow_id", "node"):
+            options.required(name)
     every_state = _EVERY_STATE if table == "jobs" else [*_EVERY_STATE, JobState.SKIPPED]
     states = list(FlowState) if table == "flows" else every_state
     past = (options.choices("generations", ("current", "all")) or ("current",))[0]
@@ -157,6 +164,7 @@ def scan_of(given: Mapping[str, str]) -> tuple[Scan, Options]:
             options.boolean("payload", default=True),
             past == "all",
             options.whole("rows_per_partition", ROWS, 1, MAX_ROWS),
+            options.names("node") or (),
         ),
         options,
     )

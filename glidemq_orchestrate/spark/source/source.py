@@ -19,7 +19,7 @@ from glidemq_orchestrate.spark.source.writer import StreamWriter, TableWriter
 
 
 class GlideMQDataSource(api.DataSource):
-    """The data source ``glidemq`` of Spark 4: jobs, flows, nodes and events as tables, and rows as jobs.
+    """The data source ``glidemq`` of Spark 4: jobs, flows, nodes and so on as tables, and rows as jobs.
 
     Spark steps have it registered; elsewhere call ``spark.dataSource.register(GlideMQDataSource)``. Executors
     connect by themselves, so they must be able to reach the server, and need this package. An option for one
@@ -40,6 +40,7 @@ class GlideMQDataSource(api.DataSource):
       ``created_since`` and ``created_until``; ``generations`` ``all`` for the superseded ones too.
     * ``nodes``: those of ``flows`` choose the flows, with ``flow_state`` for their state, and ``state`` that
       of the nodes. Only current generations have nodes.
+    * ``elements``: the results of the completed elements of an array: ``flow_id`` and ``node`` (both needed).
     * ``events``: ``queue``, ``since`` and ``until`` (of ``at``).
 
     Times are ISO 8601 with a zone; ``until`` is excluded. Jobs that are ``completed``, ``failed``,

@@ -101,6 +101,13 @@ started_at timestamp when the last attempt began
 finished_at timestamp when it ended
 broken boolean whether its place in the flow or its state cannot be read
 """),
+    "elements": _columns("""
+flow_id string the id of the flow
+generation int the generation of the flow
+node string the name of the array
+position bigint the position of the element in the array, from 0
+result string the result of the handler, as JSON
+"""),
     "events": _columns("""
 queue string the queue
 event_id string the position in the stream of the queue

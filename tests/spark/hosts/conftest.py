@@ -50,6 +50,13 @@ STEPS = """
         ctx.flow.add_nodes([FlowNode("more", queue="spark", job="other")], before=["last"])
         return ctx.inputs
 
+    def reads_an_array(spark, ctx):
+        results = ctx.flow.array_results("parts", 1, 3)
+        try:
+            ctx.flow.array_results("none")
+        except Exception as exc:
+            return [spark.createDataFrame(list(results.values())).groupBy().sum("rows").first()[0], str(exc)]
+
     def checks(spark, ctx):
         try:
             ctx.check_owner()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, Queue
-from glidemq_orchestrate.errors import LeaseLost
+from glidemq_orchestrate.errors import LeaseLost, NodeNotFound
 from glidemq_orchestrate.spark.failures import SessionUnfit, StepCancelled
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
@@ -81,6 +81,18 @@ def test_the_logs_and_progress_of_a_step_reach_its_job_and_the_worker(
     (record,) = [record for record in caplog.records if record.name == "mine"]
     assert (record.getMessage(), record.levelno) == ("by logging", logging.WARNING)
     assert record.__dict__["action"] == "tried"
+
+
+def test_a_step_reads_the_results_of_an_array(shared: Hosts, make: Make) -> None:
+    class Flow:
+        def array_results(self, name: str, start: int, stop: int | None) -> Any:
+            if name == "none":
+                raise NodeNotFound("there is no node none")
+            return {at: {"rows": 10 * at} for at in range(start, stop or 0)}
+
+    one = make("reads_an_array")
+    one.ctx.flow = Flow()  # type: ignore[assignment]
+    assert run(shared, one) == [30, "there is no node none"]
 
 
 def test_logging_set_up_by_a_step_loses_no_line_of_another(

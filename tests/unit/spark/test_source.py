@@ -37,8 +37,10 @@ SCHEMA = types.StructType(
 PLACE = {"url": URL, "queue": "etl", "name": "load"}
 
 WRONG_READS: list[tuple[dict[str, str], str]] = [
-    ({}, "a read of glidemq needs the option table: one of jobs, flows, nodes, events; got ''"),
-    ({"table": "job"}, "one of jobs, flows, nodes, events; got 'job'"),
+    ({}, "a read of glidemq needs the option table: one of jobs, flows, nodes, elements, events; got ''"),
+    ({"table": "job"}, "one of jobs, flows, nodes, elements, events; got 'job'"),
+    ({"table": "elements", "node": "a"}, "a read of the glidemq table elements needs the option flow_id"),
+    ({"table": "elements", "flow_id": "f"}, "a read of the glidemq table elements needs the option node"),
     (
         {"table": "jobs", "stat": "x"},
         "a read of the glidemq table jobs has no option stat; did you mean state",
