@@ -21,11 +21,11 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import ConfigurationError, ShardsMismatch
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ShardsMismatch
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
 from glidemq_orchestrate.wire.keys import SLOTS, QueueKeys
 
 MAX_SHARDS: Final = 256
@@ -243,14 +243,22 @@ class KnownShards:
         return self._turn
 
     def of(self, queues: Iterable[QueueKeys], clock: Clock) -> Op[dict[str, Shards]]:
-        """The shards of those queues that have some, by name."""
+        """The shards of those queues that have some, by name.
+
+        While the number cannot be read, the last one holds: what others add elsewhere is found there.
+        """
         every, now_ms = list(queues), clock.monotonic_ms()
         old = [one for one in every if one not in self._known or now_ms >= self._known[one][0]]
         if old:
-            for shards in (yield from ask_all([read_shards(one) for one in old])):
-                self._known[shards.queue] = (now_ms + KNOWN_MS, shards)
-        found = (self._known[one][1] for one in every)
-        return {shards.queue.queue: shards for shards in found if shards.total}
+            for queue, found in zip(
+                old, (yield from ask_each([read_shards(one) for one in old])), strict=True
+            ):
+                if not isinstance(found, GlideMQError):
+                    self._known[queue] = (now_ms + KNOWN_MS, found)
+                elif queue not in self._known:
+                    raise found
+        now = (self._known[one][1] for one in every)
+        return {shards.queue.queue: shards for shards in now if shards.total}
 
     def forget(self, queue: QueueKeys) -> None:
         """Read the shards of a queue again with the next operation."""

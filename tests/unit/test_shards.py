@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
-from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.shards import MAX_SHARDS, Shards, check_count, shard_for, shard_name, split_shard
+from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
+from glidemq_orchestrate.shards import (
+    KNOWN_MS,
+    MAX_SHARDS,
+    KnownShards,
+    Shards,
+    check_count,
+    shard_for,
+    shard_name,
+    split_shard,
+)
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.unit.conftest import ManualClock
 
 ODD_NAMES = ("etl", "a", "x" * 240, "é", "with space", "etl~3", "~", "etl~1~0000")
 
@@ -59,3 +70,26 @@ def test_more_shards_count_from_the_time_that_is_stored_with_them() -> None:
 def test_an_impossible_number_of_shards_is_refused(count: int) -> None:
     with pytest.raises(ConfigurationError, match=r"shards must be a number from 1 to 256"):
         check_count(count)
+
+
+def test_while_the_number_cannot_be_read_the_last_one_holds() -> None:
+    known, clock, queue = KnownShards(), ManualClock(), QueueKeys("glide", "etl")
+    assert drive(known.of([queue], clock), [["4", "0"]])["etl"].total == 4
+    assert drive(known.of([queue], clock), None)["etl"].total == 4
+    clock.now += KNOWN_MS
+    assert drive(known.of([queue], clock), [ConnectionFailed("down")])["etl"].total == 4
+    clock.now += 1
+    assert drive(known.of([queue], clock), [["4", "0", "8", "1"]])["etl"].total == 8
+    with pytest.raises(ConnectionFailed):
+        drive(known.of([QueueKeys("glide", "other")], clock), [ConnectionFailed("down")])
+
+
+def drive(op: Any, replies: Any) -> Any:
+    """The value of an operation that makes one batch, or none."""
+    try:
+        next(op)
+        assert replies is not None
+        op.send(replies)
+    except StopIteration as ended:
+        return ended.value
+    raise AssertionError("it asks again")

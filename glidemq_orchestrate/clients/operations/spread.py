@@ -13,11 +13,12 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from glidemq_orchestrate.clients.operations.combining import total
-from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.errors import GlideMQError, InvalidJob
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.texts import shown
 from glidemq_orchestrate.jobs.job import job_exists
 from glidemq_orchestrate.shards import KnownShards, Shards, declare
-from glidemq_orchestrate.wire.call import Op, ask_all, side_by_side
+from glidemq_orchestrate.wire.call import Op, ask_each, side_by_side
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
@@ -110,16 +111,18 @@ class OnMembers:
         if not members:
             return [self] * len(job_ids)
         calls = [job_exists(one.keys, job_id) for job_id in job_ids for one in members]
-        exist = yield from ask_all(calls)
+        exist = yield from ask_each(calls)
         found: list[Self] = []
         for at, job_id in enumerate(job_ids):
             hits = exist[at * len(members) : (at + 1) * len(members)]
-            having = [one for one, hit in zip(members, hits, strict=True) if hit]
+            having = [one for one, hit in zip(members, hits, strict=True) if hit is True]
             if len(having) > 1:
                 names = ", ".join(one.keys.queue for one in having)
                 raise InvalidJob(
-                    f"job id {job_id} is in several shards: {names}. Fix: use one of these as queue"
+                    f"job id {shown(job_id)} is in several shards: {names}. Fix: use one of these as queue"
                 )
+            if not having and (failed := next((hit for hit in hits if isinstance(hit, GlideMQError)), None)):
+                raise failed  # it may be there
             found.append(having[0] if having else members[0])
         return found
 
