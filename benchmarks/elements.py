@@ -1,12 +1,14 @@
-"""Array nodes beside the maps and arrays of other systems: ``python -m benchmarks.elements``.
+"""Array nodes beside the maps, groups and arrays of other systems: ``python -m benchmarks.elements``.
 
 Each system runs a function over a range in one process, in turn, several times; the table has the medians.
-The elements of HyperQueue are processes. Slower systems have fewer elements, so that each takes as long.
+The elements of Celery, Dramatiq and BullMQ are jobs, those of HyperQueue processes. Slower systems have fewer
+elements, so that each takes as long.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -26,6 +28,24 @@ SYSTEMS: Final = (
     replace(OURS, name="glidemq batch", settings="array node, one Worker, batches of 100"),
     Contender(
         "dask", "client.map, one worker process", ("distributed==2026.8.0", "dask==2026.8.0"), share=0.1
+    ),
+    Contender(
+        "bullmq",
+        "addBulk by 1,000, one Worker, async handlers",
+        ("bullmq@6.7.0", "ioredis@5.11.1"),
+        share=0.1,
+    ),
+    Contender(
+        "celery",
+        "group, one worker, pool solo, prefetch x128",
+        ("celery[redis]==5.7.0", "hiredis==3.5.0"),
+        share=0.03,
+    ),
+    Contender(
+        "dramatiq",
+        "group, results stored, one worker, 8 threads",
+        ("dramatiq[redis]==2.2.1", "hiredis==3.5.0"),
+        share=0.03,
     ),
     Contender("hyperqueue", "a job of programs `true`, one core", ("hyperqueue==0.27.0",), share=0.02),
 )
@@ -66,10 +86,13 @@ def main(
 def measured(system: Contender, count: int) -> dict[str, float]:
     """One run of a system, on a server of its own if it needs one."""
     python = str(system.home / "bin/python") if system.pins else sys.executable
+    command = [python, "-m", "benchmarks.contenders.on_elements", system.name]
+    if system.name == "bullmq":
+        command = ["node", str(ROOT / "benchmarks/contenders/on_elements.mjs")]
+    environment = {**os.environ, **system.environment}
     with EmbeddedServer() as server:
-        url = server.url.replace("valkey://", "redis://")
-        command = [python, "-m", "benchmarks.contenders.on_elements", system.name, str(count), url]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        command += [str(count), server.url.replace("valkey://", "redis://")]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{system.name}: {done.stderr[-2_000:]}")
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 WAIT_SECONDS: Final = 0.02
+PATIENCE: Final = 600
 
 
 def double(at: int) -> int:
@@ -61,24 +64,18 @@ def on_glidemq(count: int, url: str, *, job: str = "one") -> tuple[float, float]
     """An array node, with an async handler or a batch handler."""
     from glidemq_orchestrate import ArrayNode, Client, FlowNode, FlowSpec  # noqa: PLC0415  as above
 
-    with Client(url) as client:
-        worker = multiprocessing.get_context("spawn").Process(target=_serve, args=(url,))
-        worker.start()
-        try:
-            first = FlowSpec("warm", queue="bench", nodes=[FlowNode("one", data=1)])
-            client.flows.submit(first, flow_id="warm").wait(timeout=60)
-            spec = FlowSpec("array", queue="bench", nodes=[ArrayNode("a", job=job, over=range(count))])
-            began = time.monotonic()
-            flow = client.flows.submit(spec, flow_id="array")
-            submitted = time.monotonic()
-            while not flow.status().state.is_terminal:
-                time.sleep(WAIT_SECONDS)
-            took = time.monotonic() - submitted
-            assert flow.array("a").counts().completed == count
-            return submitted - began, took
-        finally:
-            worker.terminate()
-            worker.join()
+    with Client(url) as client, _worker(_serve, url):
+        first = FlowSpec("warm", queue="bench", nodes=[FlowNode("one", data=1)])
+        client.flows.submit(first, flow_id="warm").wait(timeout=60)
+        spec = FlowSpec("array", queue="bench", nodes=[ArrayNode("a", job=job, over=range(count))])
+        began = time.monotonic()
+        flow = client.flows.submit(spec, flow_id="array")
+        submitted = time.monotonic()
+        while not flow.status().state.is_terminal:
+            time.sleep(WAIT_SECONDS)
+        took = time.monotonic() - submitted
+        assert flow.array("a").counts().completed == count
+        return submitted - began, took
 
 
 def on_glidemq_batch(count: int, url: str) -> tuple[float, float]:
@@ -102,11 +99,85 @@ def _serve(url: str) -> None:
     worker.run()
 
 
+def on_celery(count: int, url: str) -> tuple[float, float]:
+    """A ``group``, on a worker with the pool ``solo``."""
+    from celery import group  # noqa: PLC0415  as above
+
+    task = _celery_task(url)
+    with _worker(_serve_celery, url):
+        task.delay(1).get(timeout=PATIENCE)
+        began = time.monotonic()
+        results = group(task.s(at) for at in range(count)).apply_async()
+        submitted = time.monotonic()
+        assert len(results.join_native(timeout=PATIENCE)) == count
+        return submitted - began, time.monotonic() - submitted
+
+
+def _celery_task(url: str) -> Any:
+    from celery import Celery  # noqa: PLC0415  as above
+
+    app: Any = Celery("bench", broker=url, backend=url)
+    app.conf.update(worker_prefetch_multiplier=128, worker_hijack_root_logger=False)
+    return app.task(name="double")(double)
+
+
+def _serve_celery(url: str) -> None:
+    options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR"]
+    _celery_task(url).app.worker_main(["worker", "-P", "solo", *options])
+
+
+def on_dramatiq(count: int, url: str) -> tuple[float, float]:
+    """A ``group`` of messages whose results are stored, on a worker with eight threads."""
+    import dramatiq  # noqa: PLC0415  as above
+
+    actor = _dramatiq_actor(url)
+    with _worker(_serve_dramatiq, url):
+        actor.send(1).get_result(block=True, timeout=1_000 * PATIENCE)
+        began = time.monotonic()
+        group = dramatiq.group([actor.message(at) for at in range(count)]).run()
+        submitted = time.monotonic()
+        assert len(list(group.get_results(block=True, timeout=1_000 * PATIENCE))) == count
+        return submitted - began, time.monotonic() - submitted
+
+
+def _dramatiq_actor(url: str) -> Any:
+    import dramatiq  # noqa: PLC0415  as above
+    from dramatiq.brokers.redis import RedisBroker  # noqa: PLC0415  as above
+    from dramatiq.results import Results  # noqa: PLC0415  as above
+    from dramatiq.results.backends import RedisBackend  # noqa: PLC0415  as above
+
+    broker: Any = RedisBroker(url=url)
+    broker.add_middleware(Results(backend=RedisBackend(url=url)))
+    dramatiq.set_broker(broker)
+    return dramatiq.actor(store_results=True)(double)
+
+
+def _serve_dramatiq(url: str) -> None:
+    import dramatiq  # noqa: PLC0415  as above
+
+    dramatiq.Worker(_dramatiq_actor(url).broker, worker_threads=8).start()
+    threading.Event().wait()
+
+
+@contextmanager
+def _worker(serve: Callable[[str], None], url: str) -> Iterator[None]:
+    """A worker in a process of its own, which is killed at the end."""
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(url,))
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
 SYSTEMS: Final[dict[str, Callable[[int, str], tuple[float, float]]]] = {
     "glidemq": on_glidemq,
     "glidemq batch": on_glidemq_batch,
     "dask": on_dask,
     "hyperqueue": on_hyperqueue,
+    "celery": on_celery,
+    "dramatiq": on_dramatiq,
 }
 
 
