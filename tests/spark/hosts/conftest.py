@@ -57,6 +57,9 @@ STEPS = """
         except Exception as exc:
             return [spark.createDataFrame(list(results.values())).groupBy().sum("rows").first()[0], str(exc)]
 
+    def sums(spark, ctx, *, parts):
+        return spark.createDataFrame(parts).groupBy().sum("rows").first()[0]
+
     def checks(spark, ctx):
         try:
             ctx.check_owner()

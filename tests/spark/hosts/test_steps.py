@@ -88,11 +88,15 @@ def test_a_step_reads_the_results_of_an_array(shared: Hosts, make: Make) -> None
         def array_results(self, name: str, start: int, stop: int | None) -> Any:
             if name == "none":
                 raise NodeNotFound("there is no node none")
-            return {at: {"rows": 10 * at} for at in range(start, stop or 0)}
+            return {at: {"rows": 10 * at} for at in range(start, 4 if stop is None else stop)}
 
     one = make("reads_an_array")
     one.ctx.flow = Flow()  # type: ignore[assignment]
     assert run(shared, one) == [30, "there is no node none"]
+    inputs = [{"node": "parts", "to": ["parts"], "array": True}]
+    one = make("sums", data={"inputs": inputs, "arguments": {}})
+    one.ctx.flow = Flow()  # type: ignore[assignment]
+    assert run(shared, one) == 60
 
 
 def test_logging_set_up_by_a_step_loses_no_line_of_another(

@@ -274,11 +274,6 @@ class GroupReader:
         for name in ("location", "conf"):
             if (value := given(operator, name)) is not None:
                 data[name] = value
-        if job == SPARK_JOB and (named := [one["node"] for one in inputs if "array" in one]):
-            raise ConfigurationError(
-                f"a Spark step cannot take the results of the array {named[0]}: let a function take them, "
-                "and pass what it returns"
-            )
         options = options_of(given(operator, "options"), self._carried_over(operator))
         return {"queue": queue, "job": job, "data": data, "options": options}
 

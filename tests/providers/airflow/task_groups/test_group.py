@@ -78,6 +78,8 @@ def test_expanded_tasks_become_arrays_where_the_group_wants_it() -> None:
         again: Any = clean.partial(rows=cleaned).expand(month=load())
         GlideMQOperator.partial(task_id="jobs", queue_name="etl", job="echo").expand(data=[1, 2])
         spark_step.expand(rows=[1])
+        step: Any = spark_step.override(task_id="spark")
+        step(rows=cleaned)
         merge([again])
 
     found = read(build, arrays=True)
@@ -90,6 +92,7 @@ def test_expanded_tasks_become_arrays_where_the_group_wants_it() -> None:
     assert found["merge"]["data"]["inputs"] == [{"node": "clean__1[*]", "to": ["parts", 0], "array": True}]
     assert found["jobs"]["expand"] == {"over": {"data": [1, 2]}, "into": "fields", "array": True}
     assert "array" not in found["spark_step"]["expand"]
+    assert found["spark"]["data"]["inputs"] == [{"node": "clean[*]", "to": ["rows"], "array": True}]
 
 
 def test_functions_and_jobs_become_nodes_and_results_go_from_node_to_node() -> None:

@@ -23,7 +23,6 @@ from tests.providers.airflow.task_groups.groups import (
     merge,
     outside,
     plain,
-    spark_step,
     wants_context,
 )
 
@@ -131,16 +130,10 @@ def of_queues() -> None:
     GlideMQOperator.partial(task_id="a", job="j", data=1).expand(queue_name=["x", "y"])
 
 
-def after_an_array() -> None:
-    step: Any = spark_step
-    step(rows=clean.partial(rows=1).expand(month=[1, 2]))
-
-
 NO_ARRAYS: list[tuple[Build, str]] = [
     (of_queues, "expand(queue_name=...): elements of an array differ in data only"),
     (lambda: clean.override(priority_weight=5).expand(rows=[1]), "priority_weight cannot be carried over to"),
     (lambda: clean.override(pool="a").expand(rows=[1]), "a pool or a limit per DAG cannot be carried over"),
-    (after_an_array, "a Spark step cannot take the results of the array clean[*]"),
     (early, "single nodes decide about it in the flow"),
 ]  # fmt: skip
 
