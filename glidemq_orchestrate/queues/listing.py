@@ -25,7 +25,7 @@ from glidemq_orchestrate.jobs.job import Job, job_fields
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.tags import tagged_ids
-from glidemq_orchestrate.queues.open_arrays import ElementCounts, count_elements, open_arrays
+from glidemq_orchestrate.queues.open_arrays import ElementCounts, count_elements, open_arrays, slice_ids
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, decode
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, is_queue_name
@@ -333,7 +333,7 @@ def _waiting_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:
 
 
 def _active_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:
-    """The stream entries that workers hold, by group; then all jobs, if any came from a list."""
+    """The stream entries that workers hold, by group; slices of arrays; all jobs, if any came from a list."""
     place, where = at or ("stream", ("-", [group.name for group in (yield from subscriptions.groups(queue))]))
     if place == "scan":
         return (yield from _scan_step(queue, at))
@@ -344,7 +344,8 @@ def _active_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:
         is_full = len(entries) == PAGE
         return ids, ("stream", (f"({entries[-1]}", names) if is_full else ("-", names[1:]))
     listed = yield from ask(reads.list_active(queue))
-    return [], ("scan", "0") if listed else None
+    slices = yield from slice_ids(queue)
+    return slices, ("scan", "0") if listed else None
 
 
 def _scan_step(queue: QueueKeys, at: PagePosition | None) -> PageRead:

@@ -1,4 +1,4 @@
-"""How many elements of open arrays wait and run in a queue."""
+"""The elements of open arrays in a queue: how many wait and run, and the slices that workers hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.wire.call import Call, Op, ask_all, command, parts
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number, parsed_object
 
@@ -64,6 +64,17 @@ def count_elements(queue: QueueKeys, arrays: Sequence[OpenArray], now_ms: int) -
         if since <= now_ms:
             ready += _room(definition, counts[-1], left)
     return ElementCounts(waiting, ready, running, len(arrays) > MAX_ARRAYS)
+
+
+def slice_ids(queue: QueueKeys) -> Op[list[str]]:
+    """The job ids of the slices of open arrays that workers hold."""
+    arrays = (yield from ask(open_arrays(queue)))[:MAX_ARRAYS]
+    found: list[str] = []
+    for trip in parts(arrays, _CALLS_PER_TRIP):
+        keys = [f"{queue.array(job_id)}:slices" for job_id, _ in trip]
+        for ids in (yield from ask_all([command("SMEMBERS", key, decode=list) for key in keys])):
+            found += ids
+    return sorted(found)
 
 
 _COUNTED: Final = ("completed", "failed", "skipped", "running")

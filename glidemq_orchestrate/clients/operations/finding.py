@@ -39,7 +39,8 @@ class FindingOperations(QueueOperationsBase):
 
         Waiting jobs are in the order in which workers take them, ended and delayed ones by time. Jobs that
         wait for other jobs have no order, and to find them, all keys of the server are scanned in pages. A
-        job with data that is not valid JSON has ``broken`` set.
+        job with data that is not valid JSON has ``broken`` set. Slices of arrays that
+        workers hold are among the active ones: the id is that of the array's job, and a number in braces.
 
         Args:
             state: The state of the jobs.

@@ -90,9 +90,11 @@ function L.losses.put_back(r, lost)
   end
 end
 
--- Takes a running job from its worker because a user wants it. lost: as above.
+-- Takes a running job from its worker because a user wants it. lost: as above. The log of an array says it of a slice.
 function L.losses.give_away(r, holder, lost)
-  redis.call('RPUSH', r.prefix .. 'log:' .. lost.id, 'was taken back from worker ' .. holder .. '; that costs no attempt')
+  local slice = redis.call('HMGET', r.prefix .. 'job:' .. lost.id, 'gmo:slice', 'gmo:elements')
+  redis.call('RPUSH', r.prefix .. 'log:' .. (slice[1] or lost.id), (slice[1] and '[' .. (slice[2] or '') .. '] ' or '')
+    .. 'was taken back from worker ' .. holder .. '; that costs no attempt')
   L.history.note(r.prefix .. 'job:' .. lost.id, r.now, 'taken-back', holder)
   L.losses.put_back(r, lost)
   L.events.emit(r.prefix .. 'events', 'stalled', lost.id)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, JobState, Queue
+from glidemq_orchestrate import (
+    ArrayNode,
+    Context,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    JobState,
+    Queue,
+)
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clients.queue import ElementCounts
 from glidemq_orchestrate.errors import QueueInUse
@@ -80,3 +89,34 @@ def test_an_array_that_another_client_removed_has_no_elements(
     flows.submit(FlowSpec("f", [ArrayNode("a", over=range(10))], queue="etl"), flow_id="x")
     redis_client.delete("glide:{etl}:job:x~a")
     assert queue.counts().elements == ElementCounts()
+
+
+def test_a_slice_is_an_active_job_that_can_be_taken_back(  # noqa: PLR0917  fixtures
+    flows: FlowProducer,
+    queue: Queue,
+    run_worker: RunWorker,
+    url: str,
+    redis_client: Any,
+    eventually: Eventually,
+) -> None:
+    go, ran = threading.Event(), list[int]()
+
+    def element(ctx: Context) -> None:
+        ran.append(ctx.data)
+        if len(ran) == 1:
+            go.wait(30)
+
+    flow = flows.submit(FlowSpec("f", [ArrayNode("a", over=range(3))], queue="etl"), flow_id="x")
+    worker = run_worker(["etl"], {"a": element}, concurrency=1)
+    eventually(lambda: ran == [0], 20)
+    (job,) = queue.get_jobs("active")
+    assert (job.id, job.name, job.worker) == ("x~a{1}", "a", worker.worker.id)
+    shown = CliRunner().invoke(app, ["queue", "show", "etl"], env={"GLIDEMQ_URL": url}).output
+    assert ": 1 job" in shown
+    assert queue.take_back(job.id) == worker.worker.id
+    assert queue.get_jobs("active") == []
+    go.set()
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    assert sorted(ran) == [0, 0, 1, 2]
+    assert "[0] was taken back from worker" in queue.logs("x~a").lines[0]
+    assert redis_client.keys("*{1}*") == []
