@@ -6,6 +6,7 @@ LocalExecutor) runs so many items that do nothing in each of these ways:
 - ``mapped``: an ``@task`` that is expanded over them, each a task of Airflow's own;
 - ``flow``: one ``GlideMQFlowOperator``, each item a node;
 - ``group``: the same ``@task.expand`` inside a ``GlideMQTaskGroup``;
+- ``arrays``: the same with ``arrays=True``;
 - ``tasks``: a task for each of them inside a ``GlideMQTaskGroup``.
 
 Shown are the seconds of the DAG run, as Airflow notes them, the rows that it leaves in Airflow's database
@@ -39,7 +40,7 @@ from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.cli.shell import summary_table
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 
-WAYS: Final = ("flow", "group", "tasks", "mapped")
+WAYS: Final = ("flow", "group", "arrays", "tasks", "mapped")
 HERE: Final = Path(__file__).parent
 PATH: Final = (HERE.parent, HERE.parent / "providers" / "airflow", HERE / "airflow_dags")
 WARM: Final = 3

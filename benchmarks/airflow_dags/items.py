@@ -38,6 +38,10 @@ for count in map(int, os.environ.get("ITEMS", "100").split(",")):
     with DAG(f"group_{count}", schedule=None, catchup=False), GlideMQTaskGroup("items", queue_name=QUEUE):
         nothing.expand(item=list(range(count)))
 
+    in_arrays: Any = {"queue_name": QUEUE, "arrays": True}
+    with DAG(f"arrays_{count}", schedule=None, catchup=False), GlideMQTaskGroup("items", **in_arrays):
+        nothing.expand(item=list(range(count)))
+
     with DAG(f"tasks_{count}", schedule=None, catchup=False), GlideMQTaskGroup("items", queue_name=QUEUE):
         for item in range(count):
             nothing.override(task_id=f"item-{item}")(item)
