@@ -12,7 +12,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, Final, TypeAlias
 
@@ -108,6 +108,13 @@ def compact_texts(values: Iterable[str]) -> str:
 
 def with_sorted_keys(data: str) -> str:
     """Valid JSON as ``json.dumps(..., sort_keys=True)`` encodes it."""
+    if data.isascii():
+        try:
+            text = _spaced(_write_sorted(_read(data)), indent=0).decode()
+            if not _has_exponent(text):
+                return text
+        except Exception:  # noqa: BLE001, S110  json decides
+            pass
     return _SORTING_ENCODER.encode(_loads(data))
 
 
@@ -118,11 +125,16 @@ def _encoded_fast(value: JsonLike) -> str | None:
         doubt = _doubt(value)
         if doubt == _NONE:
             return text
-        if doubt != _FLOATS or _TINY in text or _EXPONENT.search(text):
+        if doubt != _FLOATS or _has_exponent(text):
             return None
         return None if "null" in text and _read(text) != value else text  # NaN becomes null, too
     except Exception:  # noqa: BLE001  json reports the error, if there is one
         return None
+
+
+def _has_exponent(text: str) -> bool:
+    """Whether msgspec may have written a float otherwise than ``json``."""
+    return _TINY in text or _EXPONENT.search(text) is not None
 
 
 def _doubt(value: Any) -> int:
@@ -157,24 +169,36 @@ def _loads(text: str | bytes) -> Json:
 
 
 def _import_msgspec() -> None:
-    global _write, _read
     with importing():
         import msgspec  # noqa: PLC0415  0.05 s, and DAG files are parsed often
-    _write, _read = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+    globals().update(
+        _write=msgspec.json.Encoder().encode,
+        _write_sorted=msgspec.json.Encoder(order="sorted").encode,
+        _spaced=msgspec.json.format,
+        _read=msgspec.json.Decoder().decode,
+    )
 
 
-def _first_write(value: Any) -> bytes:
+def _write(value: Any) -> bytes:
+    """Imports msgspec and replaces this function, as do the next three."""
     _import_msgspec()
     return _write(value)
 
 
-def _first_read(text: str | bytes) -> Any:
+def _write_sorted(value: Any) -> bytes:
+    _import_msgspec()
+    return _write_sorted(value)
+
+
+def _spaced(data: bytes, *, indent: int) -> bytes:
+    _import_msgspec()
+    return _spaced(data, indent=indent)
+
+
+def _read(text: str | bytes) -> Any:
     _import_msgspec()
     return _read(text)
 
-
-_write: Callable[[Any], bytes] = _first_write
-_read: Callable[[str | bytes], Any] = _first_read
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")  # escaped bytes, and lone surrogates in JSON
 

@@ -299,7 +299,7 @@ def test_lists_of_texts_have_the_form_of_json(values: list[str]) -> None:
     assert f"[{compact_texts(values)}]" == json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
-@given(JSON)
+@given(MORE_JSON)
 def test_sorted_keys_have_the_form_of_json(value: Any) -> None:
     data = encode(value, where="x")
     assert with_sorted_keys(data) == json.dumps(json.loads(data), sort_keys=True)
