@@ -238,12 +238,14 @@ class _Encoder:
         if node.queue_timeout is not None:
             timeout_ms = _ms(f"{where}: queue_timeout", node.queue_timeout)
         on_failure = read_policy(node.on_failure, where=where)
-        policies: dict[str, OnFailure] = {}
-        for name in node.after:
-            if isinstance(name, Dependency) and name.on_failure is not None:
-                policies[str(name)] = name.on_failure
+        policies = {
+            str(name): name.on_failure
+            for name in node.after
+            if isinstance(name, Dependency) and name.on_failure is not None
+        }
         rule = read_rule(node.rule, where=where)
-        _check_policies(node.name, after, policies)
+        if policies:
+            _check_policies(node.name, after, policies)
         is_array = isinstance(
             node, ArrayNode
         )  # glide-mq's own functions would run it like a job: not with a rule
