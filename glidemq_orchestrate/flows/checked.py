@@ -237,35 +237,38 @@ class _Encoder:
         where, timeout_ms = f"node {node.name}", self._queue_timeout_ms
         if node.queue_timeout is not None:
             timeout_ms = _ms(f"{where}: queue_timeout", node.queue_timeout)
-        on_failure = read_policy(node.on_failure, where=where)
+        on_failure = None
+        if node.on_failure is not OnFailure.FAIL:
+            read = read_policy(node.on_failure, where=where)
+            on_failure = None if read is OnFailure.FAIL else read
         policies = {
             str(name): name.on_failure
             for name in node.after
             if isinstance(name, Dependency) and name.on_failure is not None
         }
-        rule = read_rule(node.rule, where=where)
+        rule = node.rule if node.rule is Rule.ALL_SUCCESS else read_rule(node.rule, where=where)
         if policies:
             _check_policies(node.name, after, policies)
         is_array = isinstance(
             node, ArrayNode
         )  # glide-mq's own functions would run it like a job: not with a rule
-        return CheckedNode(
-            rank=rank,
-            name=node.name,
-            queue=node.queue,
-            job=node.job,
-            data=encode(node.data, where=f"data of {where}"),
-            options=wire,
-            attempts=options.attempts,
-            delay_ms=milliseconds(options.delay) if options.delay else 0,
-            after=after,
-            dependents=tuple(dependents),
-            priority=options.priority,
-            is_placed=is_placed,
-            rule=rule if after and (rule is not Rule.ALL_SUCCESS or policies or is_array) else None,
-            on_failure=None if on_failure is OnFailure.FAIL else on_failure,
-            policies=policies,
-            queue_timeout_ms=timeout_ms,
+        return CheckedNode(  # by position, which takes a third of the time
+            rank,
+            node.name,
+            node.queue,
+            node.job,
+            encode(node.data, where=f"data of {where}"),
+            wire,
+            options.attempts,
+            milliseconds(options.delay) if options.delay else 0,
+            after,
+            tuple(dependents),
+            options.priority,
+            is_placed,
+            rule if after and (rule is not Rule.ALL_SUCCESS or policies or is_array) else None,
+            on_failure,
+            policies,
+            timeout_ms,
             array=_array_of(node) if isinstance(node, ArrayNode) else None,
         )
 
