@@ -7,6 +7,8 @@ from typing import Any
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.clients.operations.spread import with_job
+from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.foundation.texts import shown
 from glidemq_orchestrate.jobs import job
 from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.queues import dependencies
@@ -46,7 +48,7 @@ class DependencyOperations(QueueOperationsBase):
             by_member[self._keys] = list(job_ids)
         else:
             for job_id, holder in zip(job_ids, (yield from self._holders(job_ids)), strict=True):
-                by_member.setdefault(holder.keys, []).append(job_id)
+                by_member.setdefault((holder or self).keys, []).append(job_id)
         every = yield from side_by_side(
             [dependencies.cancel_jobs(keys, ids, now_ms, cascade=cascade) for keys, ids in by_member.items()]
         )
@@ -57,7 +59,6 @@ class DependencyOperations(QueueOperationsBase):
             tuple(one for part in every for one in part.unknown),
         )
 
-    @with_job
     def depends_on(self, job_id: str, others: Iterable[str]) -> Op[ChangedDependencies]:
         """Make a job that waits to be started wait for other jobs of this queue to complete. Repeatable.
 
@@ -76,9 +77,22 @@ class DependencyOperations(QueueOperationsBase):
             JobNotFound: No job has this id.
             JobStateConflict: The job has begun, has an ordering key, or is a node of a flow; or one of the
                 others waits for it. Nothing was changed.
-            InvalidJob: There are too many jobs; nothing was sent.
+            InvalidJob: There are too many jobs, or one of them is in another shard than the job; nothing was
+                changed.
         """
-        return self._now(lambda now_ms: dependencies.add_dependencies(self._keys, job_id, others, now_ms))
+        return self._depends_on(job_id, dependencies.checked_ids(others))
+
+    def _depends_on(self, job_id: str, others: Sequence[str]) -> Op[ChangedDependencies]:
+        here, *there = yield from self._holders([job_id, *others])
+        keys = (here or self).keys
+        for other, holder in zip(others, there, strict=True):
+            if holder is not None and holder.keys != keys:
+                raise InvalidJob(
+                    f"job {shown(job_id)} is in queue {keys.queue}, and job {shown(other)} in queue "
+                    f"{holder.keys.queue}: a job can wait for jobs of its own shard only. Fix: use a flow, "
+                    "or add both to one shard, named as the queue"
+                )
+        return (yield from dependencies.add_dependencies(keys, job_id, others, self._clock.now_ms()))
 
     @with_job
     def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> Op[ChangedDependencies]:

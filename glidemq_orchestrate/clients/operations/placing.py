@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from glidemq_orchestrate.jobs.adding import CHUNK_JOBS, NewJob
 from glidemq_orchestrate.jobs.job import job_exists
 from glidemq_orchestrate.jobs.option_values import JobRef
-from glidemq_orchestrate.shards import Shards, places, read_shards, split_shard
+from glidemq_orchestrate.shards import NUMBERS, Shards, places, read_shards, split_shard
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
 
@@ -49,7 +50,7 @@ def places_of(
 
 def _by_key(jobs: Sequence[NewJob], shards: Shards, now_ms: int) -> Op[dict[int, QueueKeys]]:
     keyed = {at: one for at, job in enumerate(jobs) if (one := _keyed(job)) is not None}
-    options = {at: places(shards, one.key, now_ms) for at, one in keyed.items()}
+    options = {at: _options(one, shards, now_ms) for at, one in keyed.items()}
     asked = [(at, place) for at, several in options.items() if len(several) > 1 for place in several[1:]]
     there = yield from ask_all([keyed[at].is_in(place) for at, place in asked])
     found = {at: several[0] for at, several in options.items()}
@@ -57,6 +58,20 @@ def _by_key(jobs: Sequence[NewJob], shards: Shards, now_ms: int) -> Op[dict[int,
         if hit:
             found[at] = place
     return found
+
+
+def _options(keyed: _Keyed, shards: Shards, now_ms: int) -> list[QueueKeys]:
+    """Where to add a job with a key, and where earlier ones may be.
+
+    A number as an id goes where the server may have given it to a job.
+    """
+    found = places(shards, keyed.key, now_ms)
+    if keyed.table is not None or not re.fullmatch("[1-9][0-9]{0,15}", keyed.key):
+        return found
+    index = int(keyed.key) // NUMBERS - 1
+    if index >= 0:
+        return [shards.one(index)] if index < shards.total else found
+    return list(dict.fromkeys([*found, shards.queue]))
 
 
 def _keyed(job: NewJob) -> _Keyed | None:

@@ -99,20 +99,20 @@ class OnMembers:
 
     def holder(self, job_id: str) -> Op[Self]:
         """The member that has a job; the queue itself for a missing job."""
-        return (yield from self._holders([job_id]))[0]
+        return (yield from self._holders([job_id]))[0] or self._on(self._keys)
 
-    def _holders(self, job_ids: Sequence[str]) -> Op[list[Self]]:
-        """For each job the member that has it; for a missing job the queue itself.
+    def _holders(self, job_ids: Sequence[str]) -> Op[list[Self | None]]:
+        """For each job the member that has it; None for a missing job.
 
         Raises:
             InvalidJob: Several members have a job with this id, as custom ids allow.
         """
         members = yield from self._members()
         if not members:
-            return [self] * len(job_ids)
+            return list[Self | None]([self]) * len(job_ids)
         calls = [job_exists(one.keys, job_id) for job_id in job_ids for one in members]
         exist = yield from ask_each(calls)
-        found: list[Self] = []
+        found: list[Self | None] = []
         for at, job_id in enumerate(job_ids):
             hits = exist[at * len(members) : (at + 1) * len(members)]
             having = [one for one, hit in zip(members, hits, strict=True) if hit is True]
@@ -123,7 +123,7 @@ class OnMembers:
                 )
             if not having and (failed := next((hit for hit in hits if isinstance(hit, GlideMQError)), None)):
                 raise failed  # it may be there
-            found.append(having[0] if having else members[0])
+            found.append(having[0] if having else None)
         return found
 
 
@@ -210,6 +210,8 @@ def in_pages(
             bound = signature.bind(self, *args, **kwargs)
             bound.apply_defaults()
             offset, limit = bound.arguments.get("offset", 0), bound.arguments["limit"]
+            if min(offset, limit) < 0:
+                return (yield from plain)  # it refuses them
             bound.arguments["limit"] = EVERYTHING if whole else offset + limit
             if offset:
                 bound.arguments["offset"] = 0
@@ -218,7 +220,7 @@ def in_pages(
                 bound.arguments["self"] = one
                 every.append(make(*bound.args, **bound.kwargs))
             found: Any = combine((yield from side_by_side(every)), bound.arguments)
-            del found[: max(offset, 0)], found[max(limit, 0) :]
+            del found[:offset], found[limit:]
             return found  # type: ignore[no-any-return]
 
         return _method(make, there)

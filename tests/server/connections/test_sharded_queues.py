@@ -130,6 +130,37 @@ def test_a_job_is_found_in_whichever_shard_it_is(queue: Queue) -> None:
         queue.get_job("none")
 
 
+def test_a_number_as_an_id_is_refused_if_the_server_has_given_it(queue: Queue) -> None:
+    given = [queue.add("a") for _ in range(4)]
+    for job_id in given:
+        with pytest.raises(InvalidJob, match=job_id):
+            queue.add("a", job_id=job_id)
+    assert queue.add("a", job_id="17") == "17"
+    assert queue.add("a", job_id="9000000000017") == "9000000000017"
+    assert queue.counts()[JobState.WAITING] == 6
+
+
+def test_a_job_waits_for_jobs_of_its_own_shard_only(queue: Queue) -> None:
+    one, other = queue.add("a"), queue.add("a")
+    same = queue.add("a", parent=JobRef("etl", queue.add("a", job_id="parent")))
+    with pytest.raises(InvalidJob, match=r"a job can wait for jobs of its own shard only\. Fix: use a flow"):
+        queue.depends_on(one, [other])
+    near = next(
+        job for job in (queue.add("a") for _ in range(4)) if shard_of(queue, job) == shard_of(queue, same)
+    )
+    assert queue.depends_on(near, [same, "none"]).unknown == ("none",)
+    assert queue.get_job(near).state is JobState.WAITING_CHILDREN
+
+
+def test_a_page_that_cannot_be_is_refused(queue: Queue) -> None:
+    queue.add("a")
+    with pytest.raises(ConfigurationError):
+        queue.get_jobs("waiting", offset=-1)
+    with pytest.raises(InvalidJob):
+        queue.tags(limit=0)
+    assert queue.get_jobs("waiting", limit=0) == []
+
+
 def test_pages_and_scans_cover_all_shards(queue: Queue) -> None:
     queue.add_many(NewJob("a", number) for number in range(50))
     pages = [
