@@ -260,6 +260,13 @@ class KnownShards:
         now = (self._known[one][1] for one in every)
         return {shards.queue.queue: shards for shards in now if shards.total}
 
+    def of_one(self, queue: QueueKeys, clock: Clock) -> Op[Shards | None]:
+        """The shards of a queue; None for one without."""
+        found = self._known.get(queue)
+        if found is None or clock.monotonic_ms() >= found[0]:
+            return (yield from self.of([queue], clock)).get(queue.queue)
+        return found[1] if found[1].since else None
+
     def forget(self, queue: QueueKeys) -> None:
         """Read the shards of a queue again with the next operation."""
         self._known.pop(queue, None)

@@ -89,8 +89,7 @@ class EventOperations:
             wait_ms -= POLL_MS
 
     def _members(self) -> Op[list[QueueKeys]]:
-        spread = yield from self._known().of([self._keys], self._clock)
-        shards = spread.get(self._keys.queue)
+        shards = yield from self._known().of_one(self._keys, self._clock)
         return [self._keys] if shards is None else shards.members()
 
 

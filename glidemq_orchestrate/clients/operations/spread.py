@@ -75,7 +75,7 @@ class OnMembers:
             yield from declare(self._keys, self._stated)
             self._stated = None
             known.forget(self._keys)
-        return (yield from known.of([self._keys], self._clock)).get(self._keys.queue)
+        return (yield from known.of_one(self._keys, self._clock))
 
     def _members(self) -> Op[Sequence[Self]]:
         """The operations on each member, first on the queue itself; none for a queue without shards."""
