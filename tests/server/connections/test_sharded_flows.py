@@ -14,6 +14,7 @@ from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, Flo
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, ShardsMismatch
 from glidemq_orchestrate.shards import SETTLE_MS, add_shards, shard_for, split_shard
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.services import worker
 from tests.conftest import RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries
 
@@ -121,8 +122,9 @@ def test_an_array_runs_in_the_shard_of_its_flow(
 
 
 def test_a_flow_ends_where_it_began_when_its_queue_gets_more_shards(
-    url: str, producer: FlowProducer, run_worker: RunWorker
+    url: str, producer: FlowProducer, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(worker, "SHARDS_SECONDS", 0.3)
     held = threading.Event()
     handlers: dict[str, Any] = dict.fromkeys(JOBS, lambda ctx: None)
     handlers["a"] = lambda ctx: held.wait(60)
