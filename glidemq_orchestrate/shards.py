@@ -16,14 +16,14 @@ import secrets
 from binascii import crc_hqx
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ShardsMismatch
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.texts import described
+from glidemq_orchestrate.foundation.texts import described, shown
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
 from glidemq_orchestrate.wire.keys import SLOTS, QueueKeys
@@ -35,6 +35,9 @@ SETTLE_MS: Final = 2 * KNOWN_MS
 """The time from adding shards until clients use them: by then each client has read the new number."""
 NUMBERS: Final = 10**12
 """How many jobs the server can number in a shard: the numbers of shard 0 begin here."""
+CONCURRENCY: Final = "concurrency"
+RATE: Final = "rate"
+"""The fields with the limits of the whole queue: how many jobs run; how many start, and in how many ms."""
 _SHARD: Final = re.compile(r"(.+)~([0-9]{1,3})~([0-9a-z]{4})\Z", re.DOTALL)
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX: Final = 4
@@ -105,10 +108,12 @@ class Shards:
         queue: The queue.
         since: Since when it has how many shards (ms since the epoch), by number of shards; since 0 if it was
             new.
+        limits: The limits of the whole queue, of which each member has a share.
     """
 
     queue: QueueKeys
     since: Mapping[int, int]
+    limits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -155,7 +160,9 @@ def read_shards(queue: QueueKeys) -> Call[Shards]:
     """How many shards a queue has."""
 
     def decode(reply: Any) -> Shards:
-        return Shards(queue, {int(count): int(at) for count, at in replies.pairs(reply).items()})
+        found = replies.pairs(reply)
+        since = {int(count): int(at) for count, at in found.items() if count.isdigit()}
+        return Shards(queue, since, {name: found[name] for name in (CONCURRENCY, RATE) if name in found})
 
     return command("HGETALL", queue.key("gmo:shards"), decode=decode)
 
@@ -175,8 +182,8 @@ def _write(found: Shards, count: int, at_ms: int) -> Op[None]:
 
 
 def _in_use(queue: QueueKeys) -> Call[bool]:
-    """Whether there are jobs or flows in a queue, or it ever numbered a job."""
-    return command("EXISTS", *queue.keys("id", "stream", "scheduled", "gmo:priorities"), decode=bool)
+    """Whether there are jobs, flows or settings in a queue, or it ever numbered a job."""
+    return command("EXISTS", *queue.keys("id", "meta", "stream", "scheduled", "gmo:priorities"), decode=bool)
 
 
 def declare(queue: QueueKeys, count: int) -> Op[Shards]:
@@ -185,8 +192,11 @@ def declare(queue: QueueKeys, count: int) -> Op[Shards]:
     An earlier number is accepted too: settings name it until they are changed.
 
     Raises:
+        ConfigurationError: It is a shard itself.
         ShardsMismatch: It never had this number.
     """
+    if split_shard(queue.queue)[1] is not None:
+        raise ConfigurationError(f"queue {shown(queue.queue)} is a shard, and cannot have shards")
     found = yield from ask(read_shards(queue))
     if not found.total and not (yield from ask(_in_use(queue))):
         yield from _write(found, count, 0)
@@ -231,11 +241,17 @@ class KnownShards:
 
     def __init__(self) -> None:
         self._known: dict[QueueKeys, tuple[int, Shards]] = {}
+        self._stated: dict[QueueKeys, int] = {}
         self._turn = secrets.randbelow(MAX_SHARDS)
 
     def itself(self) -> KnownShards:
         """This; for a client that shares it with no other."""
         return self
+
+    def state(self, queue: QueueKeys, count: int) -> None:
+        """Note that a queue should have so many shards: the next operation declares it; see ``declare``."""
+        self._stated[queue] = count
+        self.forget(queue)
 
     def next_turn(self) -> int:
         """A number that is one more each time; at first a random one."""
@@ -246,8 +262,14 @@ class KnownShards:
         """The shards of those queues that have some, by name.
 
         While the number cannot be read, the last one holds: what others add elsewhere is found there.
+
+        Raises:
+            ConfigurationError, ShardsMismatch: A queue cannot have the stated number; see ``declare``.
         """
         every, now_ms = list(queues), clock.monotonic_ms()
+        for one in self._stated.keys() & set(every):
+            yield from declare(one, self._stated[one])
+            self._stated.pop(one, None)
         old = [one for one in every if one not in self._known or now_ms >= self._known[one][0]]
         if old:
             for queue, found in zip(

@@ -15,6 +15,7 @@ from glidemq_orchestrate.events import EventFilter
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.shards import whole_queues
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -59,7 +60,10 @@ class Client(SyncFacade):
             shards=shards,
             clock=self._clock,
         )
-        return self._share(queue)
+        shared = self._share(queue)
+        if shards is not None:  # also for flows of this client
+            self._known_shards().state(QueueKeys(self._prefix, name), shards)
+        return shared
 
     def queues(self) -> list[str]:
         """List the names of queues that have keys, sorted. Scans all keys of the server in pages."""
@@ -155,7 +159,10 @@ class AsyncClient(AsyncFacade):
             shards=shards,
             clock=self._clock,
         )
-        return self._share(queue)
+        shared = self._share(queue)
+        if shards is not None:  # also for flows of this client
+            self._known_shards().state(QueueKeys(self._prefix, name), shards)
+        return shared
 
     async def queues(self) -> list[str]:
         """List the names of queues that have keys, sorted. Scans all keys of the server in pages."""

@@ -48,6 +48,7 @@ from glidemq_orchestrate.queues.statistics import (
 )
 from glidemq_orchestrate.queues.tracking import Tracked, TrackedChange
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.shards import check_count
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = [
@@ -135,7 +136,9 @@ class Queue(SyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(name))
-        self._operations = QueueOperations(self._keys, self._clock, compression, shards, self._known_shards)
+        self._operations = QueueOperations(self._keys, self._clock, compression, self._known_shards)
+        if shards is not None:
+            self._known_shards().state(self._keys, check_count(shards))
 
     add = blocking(QueueOperations.add)
     add_many = blocking(QueueOperations.add_many)
@@ -248,7 +251,9 @@ class AsyncQueue(AsyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(name))
-        self._operations = QueueOperations(self._keys, self._clock, compression, shards, self._known_shards)
+        self._operations = QueueOperations(self._keys, self._clock, compression, self._known_shards)
+        if shards is not None:
+            self._known_shards().state(self._keys, check_count(shards))
 
     add = awaited(QueueOperations.add)
     add_many = awaited(QueueOperations.add_many)

@@ -286,7 +286,8 @@ class Queue(SyncFacade):
             JobNotFound: No job has this id.
             JobStateConflict: The job has begun, has an ordering key, or is a node of a flow; or one of the
                 others waits for it. Nothing was changed.
-            InvalidJob: There are too many jobs; nothing was sent.
+            InvalidJob: There are too many jobs, or one of them is in another shard than the job; nothing was
+                changed.
         """
 
     def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> ChangedDependencies:
@@ -689,7 +690,8 @@ class Queue(SyncFacade):
     def obliterate(self, *, force: bool = False) -> None:
         """Delete everything in the queue: jobs, flows with this home, events, settings, schedules.
 
-        Stop its workers first: they recreate the keys they need. Repeatable.
+        Stop its workers first: they recreate the keys they need. Repeatable. A queue with shards keeps these,
+        with their limits and numbers of jobs, since other clients use them.
 
         Args:
             force: Even if jobs are active.
@@ -1099,7 +1101,8 @@ class AsyncQueue(AsyncFacade):
             JobNotFound: No job has this id.
             JobStateConflict: The job has begun, has an ordering key, or is a node of a flow; or one of the
                 others waits for it. Nothing was changed.
-            InvalidJob: There are too many jobs; nothing was sent.
+            InvalidJob: There are too many jobs, or one of them is in another shard than the job; nothing was
+                changed.
         """
 
     async def depends_off(self, job_id: str, others: Iterable[str] | None = None) -> ChangedDependencies:
@@ -1504,7 +1507,8 @@ class AsyncQueue(AsyncFacade):
     async def obliterate(self, *, force: bool = False) -> None:
         """Delete everything in the queue: jobs, flows with this home, events, settings, schedules.
 
-        Stop its workers first: they recreate the keys they need. Repeatable.
+        Stop its workers first: they recreate the keys they need. Repeatable. A queue with shards keeps these,
+        with their limits and numbers of jobs, since other clients use them.
 
         Args:
             force: Even if jobs are active.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.foundation.durations import milliseconds, seconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.values import named, whole
 from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.option_values import RateLimit
@@ -164,29 +164,3 @@ def _group_rows(queue: QueueKeys, keys: Sequence[str]) -> Op[list[GroupInfo]]:
         )
         for key, state, count, at, last in zip(keys, states, parked, times, numbers, strict=True)
     ]
-
-
-def divided_concurrency(limit: int, parts: int) -> Sequence[int]:
-    """The shares of the members of a queue with shards.
-
-    Raises:
-        InvalidJob: It is less than their number.
-    """
-    if limit < parts:
-        raise InvalidJob(
-            f"a limit of {limit} cannot be divided among the queue and its {parts - 1} shards. "
-            f"Fix: at least {parts}, or an ordering key with a concurrency"
-        )
-    return [limit // parts + (number < limit % parts) for number in range(parts)]
-
-
-def divided_rate(limit: RateLimit, parts: int) -> Sequence[RateLimit]:
-    """The shares of the members of a queue with shards: together as many starts in the same time."""
-    if limit.max < parts:
-        return [RateLimit(1, seconds(limit.per) * parts / limit.max)] * parts
-    return [RateLimit(share, limit.per) for share in divided_concurrency(limit.max, parts)]
-
-
-def joined_rate(shares: Sequence[RateLimit]) -> RateLimit:
-    """What the shares allow together, in the time of the first."""
-    return RateLimit(sum(share.max for share in shares), shares[0].per)

@@ -5,7 +5,7 @@ A slice is small, so that no call blocks the server for long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Any, Final, Literal
@@ -190,8 +190,8 @@ def failed_by_now(queue: QueueKeys) -> Op[tuple[float, int]]:
     return end, count
 
 
-def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
-    """Delete every key of the queue."""
+def obliterate(queue: QueueKeys, *, force: bool, keep: Collection[str] = ()) -> Op[None]:
+    """Delete every key of the queue but those to keep."""
     active = yield from listing.active_count(queue)
     if active and not force:
         raise QueueInUse(queue.queue, active)
@@ -202,8 +202,8 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
         pattern = pages.escaped(f"{queue.base}:") + "*"
         cursor, keys = yield from ask(pages.scan_keys(pattern, cursor, listing.PAGE))
         flows += _flow_ids(queue, keys)
-        if keys:
-            yield from ask(unlink(keys))
+        if left := [key for key in keys if key not in keep]:
+            yield from ask(unlink(left))
         if cursor == "0":
             break
     # In a cluster these keys are in other slots; unreachable ones remain.

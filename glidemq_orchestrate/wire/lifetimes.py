@@ -96,7 +96,8 @@ gmo:arrays | sorted set | open arrays, and when their elements can run | work | 
 gmo:workers | sorted set | our live workers | work | their end; another one, a minute after the last heartbeat
 gmo:supervisor | string | the leader | timed | after 6 s
 gmo:supervised | hash | the progress of the supervisors | queue 12 | obliterate
-gmo:shards | hash | how many shards it has, and since when | user | obliterate
+gmo:shards | hash | how many shards it has, since when, and their limits | queue 20 | never: clients and
+    workers rely on it
 gmo:beside | set | queues that share flows with it | work | a supervisor of either, when neither is the home
     of a listed flow
 gmo:large-events | list | sizes of large events | queue 2100 | trimmed with the events to 16 MiB

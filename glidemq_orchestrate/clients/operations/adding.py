@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate.clients.operations.placing import places_of
+from glidemq_orchestrate.clients.operations.placing import places_of, with_parents_found
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import adding
@@ -61,7 +61,7 @@ class AddingOperations(QueueOperationsBase):
         """Where to add a job, and the job as it is there."""
         shards = yield from self._shards()
         if shards is None:
-            return self._keys, new
+            return self._keys, (yield from with_parents_found([new], self._keys))[0]
         (place,) = yield from places_of([new], shards, self._turns(), self._clock.now_ms())
         return place
 
@@ -91,6 +91,7 @@ class AddingOperations(QueueOperationsBase):
             shards = yield from self._shards()
             if shards is not None:
                 return (yield from self._add_spread(shards, list(new)))
+            new = yield from with_parents_found(list(new), self._keys)
             return (yield from adding.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
     def _add_spread(self, shards: Shards, jobs: Sequence[NewJob]) -> Op[list[JobId | None]]:

@@ -10,11 +10,9 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.jobs.job import Job
-from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.output import AcceptedAttempt
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.tags import TagCount
-from glidemq_orchestrate.queues.limits import joined_rate
 from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, TaggedJobs
 from glidemq_orchestrate.queues.open_arrays import ElementCounts
 
@@ -100,16 +98,6 @@ def with_total(every: Sequence[TaggedJobs], arguments: object) -> TaggedJobs:  #
     found = TaggedJobs(in_rotation(every))
     found.total = sum(jobs.total for jobs in every)
     return found
-
-
-def sum_of_limits(every: Sequence[int | None]) -> int | None:
-    known = [limit for limit in every if limit is not None]
-    return sum(known) if len(known) == len(every) else None
-
-
-def sum_of_rates(every: Sequence[RateLimit | None]) -> RateLimit | None:
-    known = [limit for limit in every if limit is not None]
-    return joined_rate(known) if len(known) == len(every) else None
 
 
 def every_worker(every: Sequence[list[WorkerInfo]]) -> list[WorkerInfo]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import TypeVar
 
-from glidemq_orchestrate.clients.operations.combining import by_key, sum_of_limits, sum_of_rates
+from glidemq_orchestrate.clients.operations.combining import by_key
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.clients.operations.spread import on_all
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration
 from glidemq_orchestrate.foundation.values import lasting, whole
 from glidemq_orchestrate.jobs.option_values import RateLimit
-from glidemq_orchestrate.queues import limits
-from glidemq_orchestrate.queues.limits import GroupInfo, divided_concurrency, divided_rate
+from glidemq_orchestrate.queues import divided, limits
+from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.shards import places
 from glidemq_orchestrate.wire.call import Op, side_by_side
-from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
 
@@ -36,24 +35,30 @@ class LimitOperations(QueueOperationsBase):
         """
         if limit is not None:
             whole("limit", limit, 1)
-        return self._divided(limits.set_global_concurrency, limit, divided_concurrency)
+        return self._either(
+            lambda: limits.set_global_concurrency(self._keys, limit),
+            lambda: divided.set_concurrency(self._keys, limit),
+        )
 
-    @on_all(sum_of_limits)
     def global_concurrency(self) -> Op[int | None]:
         """Read how many jobs may run at the same time over all workers; None: no limit."""
-        return limits.global_concurrency(self._keys)
+        return self._either(
+            lambda: limits.global_concurrency(self._keys), lambda: divided.concurrency(self._keys)
+        )
 
     def set_global_rate_limit(self, limit: RateLimit | None) -> Op[None]:
         """Limit how often jobs start, over all workers; None removes the limit. Repeatable.
 
         A queue with shards divides the limit evenly among them and itself.
         """
-        return self._divided(limits.set_global_rate_limit, limit, divided_rate)
+        return self._either(
+            lambda: limits.set_global_rate_limit(self._keys, limit),
+            lambda: divided.set_rate(self._keys, limit),
+        )
 
-    @on_all(sum_of_rates)
     def global_rate_limit(self) -> Op[RateLimit | None]:
         """Read how often jobs may start over all workers; None: no limit."""
-        return limits.global_rate_limit(self._keys)
+        return self._either(lambda: limits.global_rate_limit(self._keys), lambda: divided.rate(self._keys))
 
     def rate_limit_group(self, key: str, duration: Duration, *, extend: bool = True) -> Op[datetime]:
         """Block the jobs of an ordering key for a while; returns until when.
@@ -79,19 +84,9 @@ class LimitOperations(QueueOperationsBase):
         )
         return max(ends)
 
-    def _divided(
-        self,
-        write: Callable[[QueueKeys, T | None], Op[None]],
-        limit: T | None,
-        divide: Callable[[T, int], Sequence[T]],
-    ) -> Op[None]:
-        """Write the share of each member; None removes the limit of each."""
-        queues = yield from self._member_keys()
-        if limit is None or len(queues) == 1:
-            shares: Sequence[T | None] = [limit] * len(queues)
-        else:
-            shares = divide(limit, len(queues))
-        yield from side_by_side([write(keys, share) for keys, share in zip(queues, shares, strict=True)])
+    def _either(self, plain: Callable[[], Op[T]], spread: Callable[[], Op[T]]) -> Op[T]:
+        """The operation on a queue without shards, or that on one with shards."""
+        return (yield from (plain if (yield from self._shards()) is None else spread)())
 
     @on_all(by_key(attrgetter("key")))
     def groups(self) -> Op[list[GroupInfo]]:

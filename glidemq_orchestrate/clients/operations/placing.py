@@ -83,21 +83,39 @@ def _keyed(job: NewJob) -> _Keyed | None:
     return None if options.job_id is None else _Keyed(None, options.job_id)
 
 
+def with_parents_found(jobs: Sequence[NewJob], queue: QueueKeys) -> Op[Sequence[NewJob]]:
+    """The jobs; a child whose parent is in a queue with shards names the shard."""
+    if not any(job.options.parent for job in jobs):
+        return jobs
+    found: list[NewJob] = []
+    for job in jobs:
+        parent = job.options.parent
+        found.append(job if parent is None else _child(job, (yield from _held(queue, parent))))
+    return found
+
+
+def _child(job: NewJob, parent: JobRef) -> NewJob:
+    return NewJob(job.name, job.data, options=replace(job.options, parent=parent))
+
+
 def _by_parent(jobs: Sequence[NewJob], shards: Shards) -> Op[dict[int, tuple[QueueKeys, NewJob]]]:
     """The place of children, which name the member that has their parent."""
     parents = {at: job.options.parent for at, job in enumerate(jobs) if job.options.parent is not None}
     found: dict[int, tuple[QueueKeys, NewJob]] = {}
     for at, named in parents.items():
-        parent = yield from _held(QueueKeys(shards.queue.prefix, named.queue), named)
+        parent = yield from _held(shards.queue, named)
         index = split_shard(parent.queue)[1]
         place = shards.queue if index is None or index >= shards.total else shards.one(index)
-        options = replace(jobs[at].options, parent=parent)
-        found[at] = (place, NewJob(jobs[at].name, jobs[at].data, options=options))
+        found[at] = (place, _child(jobs[at], parent))
     return found
 
 
 def _held(queue: QueueKeys, parent: JobRef) -> Op[JobRef]:
-    """The parent in the member of its queue that has it; as named if none has."""
-    members = (yield from ask(read_shards(queue))).members()
+    """The parent of a job of this queue, in the member of its own queue that has it; as named if none has."""
+    if split_shard(parent.queue)[1] is not None:
+        return parent
+    members = (yield from ask(read_shards(QueueKeys(queue.prefix, parent.queue)))).members()
+    if len(members) == 1:
+        return parent
     hits = yield from ask_all([job_exists(one, parent.id) for one in members])
     return next((JobRef(one.queue, parent.id) for one, hit in zip(members, hits, strict=True) if hit), parent)

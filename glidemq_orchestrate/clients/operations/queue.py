@@ -24,10 +24,10 @@ from glidemq_orchestrate.foundation.values import lasting
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues import limits, listing, removal
-from glidemq_orchestrate.queues.more_shards import settings_for_more
-from glidemq_orchestrate.shards import KnownShards, add_shards, check_count, read_shards, split_shard
+from glidemq_orchestrate.queues.divided import more_shards
+from glidemq_orchestrate.shards import KnownShards, check_count, split_shard
 from glidemq_orchestrate.wire import stored
-from glidemq_orchestrate.wire.call import Op, ask, side_by_side
+from glidemq_orchestrate.wire.call import Op, side_by_side
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
@@ -41,7 +41,6 @@ class QueueOperationsBase(OnMembers):
         keys: The queue.
         clock: The clock.
         compression: See ``Queue``.
-        shards: See ``Queue``.
         known: Returns what the client knows of shards.
     """
 
@@ -50,12 +49,11 @@ class QueueOperationsBase(OnMembers):
         keys: QueueKeys,
         clock: Clock,
         compression: Compression = "none",
-        shards: int | None = None,
         known: Callable[[], KnownShards] | None = None,
     ) -> None:
         if compression not in ("none", "gzip"):
             raise ConfigurationError(f"compression {described(compression)} is unknown; use 'none' or 'gzip'")
-        super().__init__(keys, clock, None if shards is None else check_count(shards), known)
+        super().__init__(keys, clock, known)
         self._packed = compression == "gzip"
 
     def _now(self, make: Callable[[int], Op[T]]) -> Op[T]:
@@ -118,7 +116,8 @@ class WholeQueueOperations(QueueOperationsBase):
     def obliterate(self, *, force: bool = False) -> Op[None]:
         """Delete everything in the queue: jobs, flows with this home, events, settings, schedules.
 
-        Stop its workers first: they recreate the keys they need. Repeatable.
+        Stop its workers first: they recreate the keys they need. Repeatable. A queue with shards keeps these,
+        with their limits and numbers of jobs, since other clients use them.
 
         Args:
             force: Even if jobs are active.
@@ -129,14 +128,17 @@ class WholeQueueOperations(QueueOperationsBase):
         return self._obliterate(force=force)
 
     def _obliterate(self, *, force: bool) -> Op[None]:
-        members = yield from self._member_keys()
-        if not force and len(members) > 1:
-            active = sum((yield from side_by_side([listing.active_count(keys) for keys in members])))
-            if active:
-                raise QueueInUse(self._keys.queue, active)
-        for keys in reversed(members):  # the queue itself, with the number of shards, is the last
-            yield from removal.obliterate(keys, force=force or len(members) > 1)
-        self._forget()
+        shards = yield from self._shards()
+        if shards is None:
+            yield from removal.obliterate(self._keys, force=force)
+            return
+        members = shards.members()
+        active = sum((yield from side_by_side([listing.active_count(keys) for keys in members])))
+        if active and not force:
+            raise QueueInUse(self._keys.queue, active)
+        keep = {keys.key("id") for keys in members} | {self._keys.key("gmo:shards")}
+        for keys in members:
+            yield from removal.obliterate(keys, force=True, keep=keep)
 
     def shards(self) -> Op[int]:
         """How many shards the queue has, including those that are not used yet; 0 for none."""
@@ -165,11 +167,7 @@ class WholeQueueOperations(QueueOperationsBase):
         return self._add_shards(count)
 
     def _add_shards(self, count: int) -> Op[int]:
-        now_ms = self._clock.now_ms()
-        found = yield from ask(read_shards(self._keys))
-        if count > found.total:
-            yield from settings_for_more(found, count)
-        found = yield from add_shards(self._keys, count, now_ms)
+        found = yield from more_shards(self._keys, count, self._clock.now_ms())
         self._forget()
         return found.total
 

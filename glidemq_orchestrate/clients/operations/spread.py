@@ -17,7 +17,7 @@ from glidemq_orchestrate.errors import GlideMQError, InvalidJob
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import shown
 from glidemq_orchestrate.jobs.job import job_exists
-from glidemq_orchestrate.shards import KnownShards, Shards, declare
+from glidemq_orchestrate.shards import KnownShards, Shards
 from glidemq_orchestrate.wire.call import Op, ask_each, side_by_side
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -33,18 +33,11 @@ class OnMembers:
     Args:
         keys: The queue.
         clock: The clock.
-        stated: How many shards the queue has by the caller's word; None if the caller did not say.
         known: Returns what the client knows of shards.
     """
 
-    def __init__(
-        self,
-        keys: QueueKeys,
-        clock: Clock,
-        stated: int | None = None,
-        known: Callable[[], KnownShards] | None = None,
-    ) -> None:
-        self._keys, self._clock, self._stated = keys, clock, stated
+    def __init__(self, keys: QueueKeys, clock: Clock, known: Callable[[], KnownShards] | None = None) -> None:
+        self._keys, self._clock = keys, clock
         self._known = known or KnownShards().itself
         self._is_member = False
 
@@ -69,13 +62,7 @@ class OnMembers:
             ShardsMismatch: It never had the stated number.
         """
         known = self.known
-        if known is None:
-            return None
-        if self._stated is not None:
-            yield from declare(self._keys, self._stated)
-            self._stated = None
-            known.forget(self._keys)
-        return (yield from known.of_one(self._keys, self._clock))
+        return None if known is None else (yield from known.of_one(self._keys, self._clock))
 
     def _members(self) -> Op[Sequence[Self]]:
         """The operations on each member, first on the queue itself; none for a queue without shards."""

@@ -36,7 +36,7 @@ from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
-from glidemq_orchestrate.queues.limits import divided_rate
+from glidemq_orchestrate.queues.divided import divided_rate
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.shards import check_count, declare, split_shard, with_shard_counts
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys

@@ -12,11 +12,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import Client, EventReader, JobOptions, JobState, NewJob, Ordering, Queue
+from glidemq_orchestrate import (
+    Client,
+    EventReader,
+    FlowNode,
+    FlowSpec,
+    JobOptions,
+    JobState,
+    NewJob,
+    Ordering,
+    Queue,
+)
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clients.events import EventFilter
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, JobNotFound, ShardsMismatch
 from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef, RateLimit
+from glidemq_orchestrate.queues.divided import more_shards
 from glidemq_orchestrate.shards import shard_for, shard_name, split_shard
 from glidemq_orchestrate.wire.call import Op, ask, command
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -204,6 +215,63 @@ def test_a_pause_and_limits_hold_for_the_whole_queue(
     assert queue.counts()[JobState.COMPLETED] == 5
 
 
+def test_limits_are_right_after_a_kill_at_any_call_of_adding_shards(url: str, queue: Queue) -> None:
+    for number in range(1, 40):
+        queue.set_global_concurrency(1000)
+        queue.set_global_rate_limit(RateLimit(500, 1))
+        count = queue.shards() + 1
+        died = dies_at(queue, more_shards(queue._keys, count, queue._now()), number)
+        assert queue.global_concurrency() == 1000
+        assert queue.add_shards(count) == count
+        shares = []
+        for name in ["etl", *(shard_name("etl", index) for index in range(count))]:
+            with Queue(name, url) as member:
+                member._operations.become_member(QueueKeys("glide", name))
+                limit = member.global_rate_limit()
+                assert limit is not None
+                shares.append((member.global_concurrency() or 0, limit.max))
+        assert (sum(one for one, _ in shares), sum(one for _, one in shares)) == (1000, 500)
+        if not died:
+            return
+    raise AssertionError("it never ended")
+
+
+def dies_at(queue: Queue, op: Op[Any], number: int) -> bool:
+    """Run an operation, and die before its call of this number; returns whether it had so many."""
+
+    def dying() -> Op[bool]:
+        reply: Any = None
+        for _ in range(number):
+            try:
+                reply = yield op.send(reply)
+            except StopIteration:
+                return False
+        return True
+
+    return queue._run(dying())
+
+
+def test_settings_of_before_hold_for_the_whole(url: str) -> None:
+    with Queue("old", url) as plain:
+        plain.pause()
+        plain.set_global_concurrency(60)
+    with Queue("old", url, shards=4) as wide, pytest.raises(ShardsMismatch, match="in use without shards"):
+        wide.add("a")
+    with Queue("old", url) as again:
+        assert again.add_shards(4) == 4
+        assert (again.global_concurrency(), again.is_paused()) == (60, True)
+
+
+def test_a_client_that_states_shards_states_them_for_its_flows_too(url: str) -> None:
+    with Client(url) as client:
+        client.queue("new", shards=4)
+        flow = client.flows.submit(FlowSpec("f", [FlowNode("a")], queue="new"), flow_id="f")
+        assert split_shard(flow.home) == ("new", shard_for("f", 4))
+        client.queue("new", shards=5)
+        with pytest.raises(ShardsMismatch):
+            client.flows.submit(FlowSpec("f", [FlowNode("a")], queue="new"), flow_id="g")
+
+
 def test_more_shards_take_over_settings_and_find_old_jobs(
     url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
@@ -286,12 +354,13 @@ def test_the_command_line_speaks_of_the_whole_queue(url: str, queue: Queue) -> N
     assert run("queue", "shards", "other", url=url).strip() == "other has no shards"
 
 
-def test_everything_goes_with_the_queue(primaries: Primaries, queue: Queue) -> None:
-    queue.add_many(NewJob("a") for _ in range(20))
+def test_all_jobs_go_with_the_queue_and_its_shards_stay(primaries: Primaries, queue: Queue) -> None:
+    ids = queue.add_many(NewJob("a") for _ in range(20))
     queue.obliterate()
-    assert queue.shards() == 0
-    left = {key for server in primaries.servers for key in server.client.keys("*etl*")}
-    assert not left
+    assert queue.shards() == 4
+    left = {key.partition("}:")[2] for server in primaries.servers for key in server.client.keys("*etl*")}
+    assert left == {"id", "gmo:shards"}
+    assert not set(ids) & set(queue.add_many(NewJob("a") for _ in range(20)))
 
 
 def test_wrong_numbers_of_shards_are_refused(url: str, queue: Queue) -> None:
