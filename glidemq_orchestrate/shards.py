@@ -26,7 +26,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import described, shown
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
-from glidemq_orchestrate.wire.keys import SLOTS, QueueKeys
+from glidemq_orchestrate.wire.keys import SLOTS, KeyName, QueueKeys
 
 MAX_SHARDS: Final = 256
 KNOWN_MS: Final = 30_000
@@ -138,11 +138,13 @@ class Shards:
 
 
 def places(shards: Shards, key: str, now_ms: int) -> list[QueueKeys]:
-    """Where jobs with a key are added, and where earlier ones may be: before there were as many shards."""
-    counts = shards.counts(now_ms)
-    indexes = dict.fromkeys(shard_for(key, count) for count in counts)
-    was_plain = not counts or shards.since.get(counts[-1], 0) > 0
-    return [*(shards.one(index) for index in indexes), *([shards.queue] if was_plain else [])]
+    """Where jobs with a key are added, and then where earlier ones may be.
+
+    They may be where they were added before there were as many shards, and in the queue itself: from before
+    it had shards, or from a client that did not know of them yet.
+    """
+    indexes = dict.fromkeys(shard_for(key, count) for count in shards.counts(now_ms))
+    return [*(shards.one(index) for index in indexes), shards.queue]
 
 
 def check_count(count: int) -> int:
@@ -181,9 +183,11 @@ def _write(found: Shards, count: int, at_ms: int) -> Op[None]:
     yield from ask(command(*noting, decode=replies.anything, repeatable=True))
 
 
-def _in_use(queue: QueueKeys) -> Call[bool]:
-    """Whether there are jobs, flows or settings in a queue, or it ever numbered a job."""
-    return command("EXISTS", *queue.keys("id", "meta", "stream", "scheduled", "gmo:priorities"), decode=bool)
+def _in_use(queue: QueueKeys) -> Op[bool]:
+    """Whether there are jobs or settings in a queue, or it ever numbered a job; workers alone are no use."""
+    names: Sequence[KeyName] = ("id", "meta", "scheduled", "gmo:priorities", "lifo", "completed", "failed")
+    keys = command("EXISTS", *queue.keys(*names), decode=bool)
+    return any((yield from ask_all([keys, command("XLEN", queue.key("stream"), decode=bool)])))
 
 
 def declare(queue: QueueKeys, count: int) -> Op[Shards]:
@@ -198,7 +202,7 @@ def declare(queue: QueueKeys, count: int) -> Op[Shards]:
     if split_shard(queue.queue)[1] is not None:
         raise ConfigurationError(f"queue {shown(queue.queue)} is a shard, and cannot have shards")
     found = yield from ask(read_shards(queue))
-    if not found.total and not (yield from ask(_in_use(queue))):
+    if not found.total and not (yield from _in_use(queue)):
         yield from _write(found, count, 0)
         found = yield from ask(read_shards(queue))
     if count not in found.since:
@@ -217,7 +221,7 @@ def add_shards(queue: QueueKeys, count: int, now_ms: int) -> Op[Shards]:
         raise ShardsMismatch(queue.queue, count, found.total)
     if found.total == count:
         return found
-    fresh = not found.total and not (yield from ask(_in_use(queue)))
+    fresh = not found.total and not (yield from _in_use(queue))
     yield from _write(found, count, 0 if fresh else now_ms + SETTLE_MS)
     return (yield from ask(read_shards(queue)))
 

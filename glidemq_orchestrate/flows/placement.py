@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.home import home_of
 from glidemq_orchestrate.foundation.clock import Clock
@@ -34,7 +35,11 @@ def choose_shard(prefix: str, flow_id: str, spread: Spread, clock: Clock) -> Op[
 
 
 def in_shard(flow: CheckedFlow, spread: Spread, index: int | None) -> CheckedFlow:
-    """The flow with its nodes in the shards of this number, as far as their queues have them."""
+    """The flow with its nodes in the shards of this number, as far as their queues have shards.
+
+    Raises:
+        ConfigurationError: A queue has shards, but not this one.
+    """
     names = _names(spread, index)
     if not names:
         return flow
@@ -43,14 +48,23 @@ def in_shard(flow: CheckedFlow, spread: Spread, index: int | None) -> CheckedFlo
     return replace(flow, nodes=nodes, queue_of={node.name: node.queue for node in nodes}, home=home)
 
 
+def read_spread(prefix: str, queues: Iterable[str]) -> Op[dict[str, Shards]]:
+    """The queues that have shards, by name."""
+    names = dict.fromkeys(queues)
+    found = yield from ask_all([read_shards(QueueKeys(prefix, queue)) for queue in names])
+    return {shards.queue.queue: shards for shards in found if shards.total}
+
+
 def beside(home: QueueKeys, nodes: Iterable[CheckedNode]) -> Op[list[CheckedNode]]:
-    """Nodes to be added to a flow, in the shards of the same number as its home."""
+    """Nodes to be added to a flow, in the shards of the same number as its home.
+
+    Raises:
+        ConfigurationError: A queue has shards, but not this one.
+    """
     added, (_, index) = list(nodes), split_shard(home.queue)
     if index is None:
         return added
-    queues = dict.fromkeys(node.queue for node in added)
-    found = yield from ask_all([read_shards(QueueKeys(home.prefix, queue)) for queue in queues])
-    spread = {shards.queue.queue: shards for shards in found if shards.total}
+    spread = yield from read_spread(home.prefix, (node.queue for node in added))
     return list(_moved(added, _names(spread, index)))
 
 
@@ -58,7 +72,13 @@ def _names(spread: Spread, index: int | None) -> dict[str, str]:
     """The shards of this number, by queue."""
     if index is None:
         return {}
-    return {queue: shard_name(queue, index) for queue, shards in spread.items() if index < shards.total}
+    for queue, shards in spread.items():
+        if index >= shards.total:
+            raise ConfigurationError(
+                f"the flow runs in the shards of number {index}, and queue {queue} has only "
+                f"{shards.total} shards. Fix: glidemq queue shards {queue} {index + 1}, or more"
+            )
+    return {queue: shard_name(queue, index) for queue in spread}
 
 
 def _moved(nodes: Iterable[CheckedNode], names: Mapping[str, str]) -> Iterable[CheckedNode]:

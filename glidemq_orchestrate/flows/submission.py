@@ -46,7 +46,7 @@ from glidemq_orchestrate.flows.home import choose_home, leave_homes, link_queues
 from glidemq_orchestrate.flows.index import CurrentGeneration, find_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ownership import Ownership
-from glidemq_orchestrate.flows.placement import Spread, choose_shard, in_shard
+from glidemq_orchestrate.flows.placement import Spread, choose_shard, in_shard, read_spread
 from glidemq_orchestrate.flows.plan import compared, explain_conflict
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus, OnExisting, raise_if_superseded
 from glidemq_orchestrate.flows.stored_spec import read_flow
@@ -121,7 +121,7 @@ def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
         place = yield from _found(prefix, flow_id, exc)
     if place:  # it keeps its home, even if another queue has more nodes now
         home = place.ref.home
-        flow = in_shard(given, spread, split_shard(home.queue)[1])
+        flow = yield from _beside(given, spread, home)
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach":
             raise (yield from explain_conflict(prefix, flow_id, flow))
@@ -146,6 +146,14 @@ def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
             raise exc from broken
         raise
     return ref
+
+
+def _beside(flow: CheckedFlow, spread: Spread, home: QueueKeys) -> Op[CheckedFlow]:
+    """The flow in the shards of its home, of which this client may not know yet."""
+    _, index = split_shard(home.queue)
+    if index is not None and not spread:
+        spread = yield from read_spread(home.prefix, flow.queues)
+    return in_shard(flow, spread, index)
 
 
 def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[CurrentGeneration]:

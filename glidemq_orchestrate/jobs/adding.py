@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Unpack
 
@@ -19,6 +19,7 @@ from glidemq_orchestrate.jobs.job import JobId, job_exists
 from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.jobs.tags import tag_new_jobs
+from glidemq_orchestrate.shards import read_shards
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, parts
 from glidemq_orchestrate.wire.codec import JsonLike, encode, pack
@@ -175,9 +176,9 @@ def traced(new: NewJob, traceparent: str) -> NewJob:
 
 def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False) -> Op[JobId]:
     """Check, encode and add one job."""
-    [(_, data)] = _encoded([new], packed=packed)
-    job = EncodedJob(new.name, data, new.options)
-    yield from _check_parents(queue, [job.options])
+    [(_, data)] = encoded_jobs([new], packed=packed)
+    moved = yield from _find_parents(queue, [new.options])
+    job = EncodedJob(new.name, data, _with_parent(new, moved).options)
     options, mark = job.options, job.options.deduplication
     if options.tags and _is_plain(options):  # by our own function, with which every server lists its tags
         [job_id] = yield from ask(_add_runs(queue, [_Run(job.name, options, [job.data])], now_ms))
@@ -202,9 +203,17 @@ def add_many(
     queue: QueueKeys, jobs: Iterable[NewJob], now_ms: int, *, packed: bool = False
 ) -> Op[list[JobId | None]]:
     """Check and encode all jobs, then add them in order. Returns the ids, with None for jobs that existed."""
-    encoded = _encoded(jobs, packed=packed)
+    return (yield from add_encoded(queue, encoded_jobs(jobs, packed=packed), now_ms))
+
+
+def add_encoded(
+    queue: QueueKeys, encoded: Sequence[tuple[NewJob, str]], now_ms: int
+) -> Op[list[JobId | None]]:
+    """Add encoded jobs in order; see ``add_many``."""
     options = {id(job.options): job.options for job, _ in encoded}.values()
-    yield from _check_parents(queue, options)
+    if moved := (yield from _find_parents(queue, options)):
+        encoded = [(_with_parent(job, moved), text) for job, text in encoded]
+        options = {id(job.options): job.options for job, _ in encoded}.values()
     ids: list[JobId | None] = []
     for calls in _batches(add_calls(queue, encoded, now_ms)):
         for found in (yield from ask_all(calls)):
@@ -219,7 +228,7 @@ def add_many(
     return ids
 
 
-def _encoded(jobs: Iterable[NewJob], *, packed: bool) -> list[tuple[NewJob, str]]:
+def encoded_jobs(jobs: Iterable[NewJob], *, packed: bool) -> list[tuple[NewJob, str]]:
     """Check the names of jobs and encode their data."""
     found: list[tuple[NewJob, str]] = []
     checked, where = object(), ""
@@ -232,21 +241,44 @@ def _encoded(jobs: Iterable[NewJob], *, packed: bool) -> list[tuple[NewJob, str]
     return found
 
 
-def _check_parents(queue: QueueKeys, options: Collection[JobOptions]) -> Op[None]:
-    """Refuse children of missing jobs: a later job with that id would become their parent.
+def _find_parents(queue: QueueKeys, options: Collection[JobOptions]) -> Op[dict[JobRef, JobRef]]:
+    """Find the parents of new jobs; returns those that are in a shard of the queue that they name.
+
+    Children of missing jobs are refused: a later job with that id would become their parent.
 
     Raises:
         JobNotFound: A parent is missing; nothing was added.
     """
     new = {JobRef(queue.queue, one.job_id) for one in options if one.job_id}
     parents = list({one.parent for one in options if one.parent} - new)
+    moved: dict[JobRef, JobRef] = {}
     for page in parts(parents, BATCH_CALLS):
         found = yield from ask_all([job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page])
-        for parent, exists in zip(page, found, strict=True):
-            if not exists:
-                raise JobNotFound(
-                    f"no job {parent.id} in queue {parent.queue}, the parent of a new job: nothing was added"
-                )
+        for parent in (one for one, exists in zip(page, found, strict=True) if not exists):
+            moved[parent] = yield from in_shard(queue.prefix, parent)
+    return moved
+
+
+def _with_parent(job: NewJob, moved: Mapping[JobRef, JobRef]) -> NewJob:
+    parent = job.options.parent
+    if parent is None or parent not in moved:
+        return job
+    return replace(job, options=replace(job.options, parent=moved[parent]))
+
+
+def in_shard(prefix: str, job: JobRef) -> Op[JobRef]:
+    """A job in one of the shards of its queue.
+
+    Raises:
+        JobNotFound: It is in none.
+    """
+    shards = yield from ask(read_shards(QueueKeys(prefix, job.queue)))
+    places = [shards.one(index) for index in range(shards.total)]
+    hits = yield from ask_all([job_exists(place, job.id) for place in places])
+    for place, hit in zip(places, hits, strict=True):
+        if hit:
+            return JobRef(place.queue, job.id)
+    raise JobNotFound(f"no job {job.id} in queue {job.queue}, the parent of a new job: nothing was added")
 
 
 def _batches(

@@ -183,9 +183,17 @@ def side_by_side(ops: Iterable[Op[T]]) -> Op[list[T]]:
         GlideMQError: The first error. If an operation fails before its first call, none makes any; otherwise
             the others are run to their ends before.
     """
+    results = yield from each_of(ops)
+    for result in results:
+        if isinstance(result, GlideMQError):
+            raise result
+    return results  # type: ignore[return-value]  # no error is among them
+
+
+def each_of(ops: Iterable[Op[T]]) -> Op[list[T | GlideMQError]]:
+    """``side_by_side``, with errors in the list, but for one before the first call."""
     every = list(ops)
     results: list[Any] = [None] * len(every)
-    errors: dict[int, GlideMQError] = {}
     asking: dict[int, Request] = {}
 
     def go_on(at: int, step: Callable[[], Request]) -> None:
@@ -193,24 +201,23 @@ def side_by_side(ops: Iterable[Op[T]]) -> Op[list[T]]:
             asking[at] = step()
         except StopIteration as end:
             results[at] = end.value
+
+    def resumed(at: int, reply: Any) -> None:
+        resume = every[at].throw if isinstance(reply, GlideMQError) else every[at].send
+        try:
+            go_on(at, partial(resume, reply))
         except GlideMQError as exc:
-            errors[at] = exc
+            results[at] = exc
 
     for at, op in enumerate(every):
         go_on(at, partial(next, op))
-        if errors:
-            raise errors[at]
     while asking:
         trip = dict(asking)
         asking.clear()
         replies = iter((yield Batch(tuple(call for request in trip.values() for call in _calls_of(request)))))
         for at, request in trip.items():
             found = [next(replies) for _ in _calls_of(request)]
-            reply = found if isinstance(request, Batch) else found[0]
-            resume = every[at].throw if isinstance(reply, GlideMQError) else every[at].send
-            go_on(at, partial(resume, reply))
-    if errors:
-        raise errors[min(errors)]
+            resumed(at, found if isinstance(request, Batch) else found[0])
     return results
 
 

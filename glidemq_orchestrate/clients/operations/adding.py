@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate.clients.operations.placing import places_of, with_parents_found
+from glidemq_orchestrate.clients.operations.placing import places_of
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import adding
 from glidemq_orchestrate.jobs.adding import NewJob, traced
@@ -15,7 +16,7 @@ from glidemq_orchestrate.jobs.awaited import add_awaited, wait_for
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.shards import Shards
-from glidemq_orchestrate.wire.call import Op, side_by_side
+from glidemq_orchestrate.wire.call import Op, each_of
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -61,7 +62,7 @@ class AddingOperations(QueueOperationsBase):
         """Where to add a job, and the job as it is there."""
         shards = yield from self._shards()
         if shards is None:
-            return self._keys, (yield from with_parents_found([new], self._keys))[0]
+            return self._keys, new
         (place,) = yield from places_of([new], shards, self._turns(), self._clock.now_ms())
         return place
 
@@ -81,8 +82,8 @@ class AddingOperations(QueueOperationsBase):
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have a
-                ``job_id``.
+            OutcomeUnknown: The connection broke after sending, or some shards could not be reached; then the
+                message has how many jobs were added. Safe to repeat only if all jobs have a ``job_id``.
             NotConfirmed: The jobs were added, but the confirmation required by ``confirm`` did not arrive in
                 time.
         """
@@ -90,26 +91,40 @@ class AddingOperations(QueueOperationsBase):
             new = [traced(job, trace) for job in jobs] if trace else jobs
             shards = yield from self._shards()
             if shards is not None:
-                return (yield from self._add_spread(shards, list(new)))
-            new = yield from with_parents_found(list(new), self._keys)
+                encoded = adding.encoded_jobs(new, packed=self._packed)
+                return (yield from self._add_spread(shards, encoded))
             return (yield from adding.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
-    def _add_spread(self, shards: Shards, jobs: Sequence[NewJob]) -> Op[list[JobId | None]]:
+    def _add_spread(self, shards: Shards, encoded: Sequence[tuple[NewJob, str]]) -> Op[list[JobId | None]]:
         now_ms = self._clock.now_ms()
-        placed = yield from places_of(jobs, shards, self._turns(), now_ms)
+        placed = yield from places_of([job for job, _ in encoded], shards, self._turns(), now_ms)
         numbers: dict[QueueKeys, list[int]] = {}
         for number, (keys, _) in enumerate(placed):
             numbers.setdefault(keys, []).append(number)
-        added = yield from side_by_side(
-            [
-                adding.add_many(keys, [placed[number][1] for number in some], now_ms, packed=self._packed)
-                for keys, some in numbers.items()
-            ]
-        )
-        ids: list[JobId | None] = [None] * len(jobs)
-        for some, found in zip(numbers.values(), added, strict=True):
+        parts = [
+            adding.add_encoded(keys, [(placed[at][1], encoded[at][1]) for at in some], now_ms)
+            for keys, some in numbers.items()
+        ]
+        ids: list[JobId | None] = [None] * len(encoded)
+        failed: GlideMQError | None = None
+        added = 0
+        try:
+            results = yield from each_of(parts)
+        except ConnectionFailed as exc:
+            if len(parts) == 1:
+                raise
+            raise OutcomeUnknown(f"some of {len(encoded)} jobs may have been added: {exc}") from exc
+        for some, found in zip(numbers.values(), results, strict=True):
+            if isinstance(found, GlideMQError):
+                failed = failed or found
+                continue
+            added += len(some)
             for number, job_id in zip(some, found, strict=True):
                 ids[number] = job_id
+        if failed is not None and added:
+            raise OutcomeUnknown(f"{added} of {len(encoded)} jobs were added: {failed}") from failed
+        if failed is not None:
+            raise failed
         return ids
 
     def add_and_wait(

@@ -47,7 +47,7 @@ def _with_letter(make: Method[L, P, T]) -> Method[L, P, T]:
 class DeadLetterOperations(_Letters):
     """Operations on dead letters."""
 
-    @on_all(nothing)
+    @on_all(nothing, fresh=True)
     def set_dead_letter_queue(self, name: str | None) -> Op[None]:
         """Set the queue to which workers copy permanently failed jobs; None: no queue. Repeatable.
 

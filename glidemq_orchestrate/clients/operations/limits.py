@@ -85,7 +85,8 @@ class LimitOperations(QueueOperationsBase):
         return max(ends)
 
     def _either(self, plain: Callable[[], Op[T]], spread: Callable[[], Op[T]]) -> Op[T]:
-        """The operation on a queue without shards, or that on one with shards."""
+        """The operation on a queue without shards, or that on one with shards, as it is now."""
+        self.forget()
         return (yield from (plain if (yield from self._shards()) is None else spread)())
 
     @on_all(by_key(attrgetter("key")))

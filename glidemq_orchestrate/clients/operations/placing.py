@@ -69,9 +69,7 @@ def _options(keyed: _Keyed, shards: Shards, now_ms: int) -> list[QueueKeys]:
     if keyed.table is not None or not re.fullmatch("[1-9][0-9]{0,15}", keyed.key):
         return found
     index = int(keyed.key) // NUMBERS - 1
-    if index >= 0:
-        return [shards.one(index)] if index < shards.total else found
-    return list(dict.fromkeys([*found, shards.queue]))
+    return list(dict.fromkeys([shards.one(index), *found])) if 0 <= index < shards.total else found
 
 
 def _keyed(job: NewJob) -> _Keyed | None:
@@ -81,17 +79,6 @@ def _keyed(job: NewJob) -> _Keyed | None:
     if options.deduplication is not None:
         return _Keyed("dedup", options.deduplication.id)
     return None if options.job_id is None else _Keyed(None, options.job_id)
-
-
-def with_parents_found(jobs: Sequence[NewJob], queue: QueueKeys) -> Op[Sequence[NewJob]]:
-    """The jobs; a child whose parent is in a queue with shards names the shard."""
-    if not any(job.options.parent for job in jobs):
-        return jobs
-    found: list[NewJob] = []
-    for job in jobs:
-        parent = job.options.parent
-        found.append(job if parent is None else _child(job, (yield from _held(queue, parent))))
-    return found
 
 
 def _child(job: NewJob, parent: JobRef) -> NewJob:

@@ -69,7 +69,7 @@ class WholeQueueOperations(QueueOperationsBase):
         yield from ()  # without a call to the server
         return stored.as_time(self._clock.now_ms())
 
-    @on_all(nothing)
+    @on_all(nothing, fresh=True)
     def pause(self) -> Op[None]:
         """Stop workers of this package from starting jobs; running jobs continue. Repeatable.
 
@@ -77,7 +77,7 @@ class WholeQueueOperations(QueueOperationsBase):
         """
         return limits.pause(self._keys)
 
-    @on_all(nothing)
+    @on_all(nothing, fresh=True)
     def resume(self) -> Op[None]:
         """End the pause: workers start jobs again. Repeatable."""
         return limits.pause(self._keys, resume=True)
@@ -128,6 +128,7 @@ class WholeQueueOperations(QueueOperationsBase):
         return self._obliterate(force=force)
 
     def _obliterate(self, *, force: bool) -> Op[None]:
+        self.forget()
         shards = yield from self._shards()
         if shards is None:
             yield from removal.obliterate(self._keys, force=force)
@@ -168,7 +169,7 @@ class WholeQueueOperations(QueueOperationsBase):
 
     def _add_shards(self, count: int) -> Op[int]:
         found = yield from more_shards(self._keys, count, self._clock.now_ms())
-        self._forget()
+        self.forget()
         return found.total
 
     @on_all(every_lost)

@@ -69,7 +69,7 @@ class OnMembers:
         shards = yield from self._shards()
         return [] if shards is None else [self._on(keys) for keys in shards.members()]
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Read the number of shards again with the next operation."""
         if self.known is not None:
             self.known.forget(self._keys)
@@ -132,11 +132,18 @@ def at_member(make: Method[S, P, T], find: Callable[[S, str], Op[S]]) -> Method[
     return _method(make, there)
 
 
-def on_all(combine: Callable[[list[T]], T]) -> Callable[[Method[S, P, T]], Method[S, P, T]]:
-    """Run the operation in all members at once, and combine what they return."""
+def on_all(
+    combine: Callable[[list[T]], T], *, fresh: bool = False
+) -> Callable[[Method[S, P, T]], Method[S, P, T]]:
+    """Run the operation in all members at once, and combine what they return.
+
+    ``fresh``: read first how many there are now; for settings, which hold for shards added a moment ago too.
+    """
 
     def decorate(make: Method[S, P, T]) -> Method[S, P, T]:
         def there(self: S, plain: Op[T], args: Any, kwargs: Any) -> Op[T]:
+            if fresh:
+                self.forget()
             members = yield from self._members()
             if not members:
                 return (yield from plain)

@@ -186,3 +186,12 @@ def test_a_wait_names_the_queue_and_not_the_shard(url: str, producer: FlowProduc
         ]
         queue.resume()
         assert [str(wait) for wait in flow.waits().values()] == ["no live worker serves queue etl"]
+
+
+def test_a_flow_does_not_grow_into_a_queue_without_its_shard(url: str, producer: FlowProducer) -> None:
+    for queue, number in (("etl", 8), ("few", 2)):
+        producer._run(add_shards(QueueKeys("glide", queue), number, 0))
+    flow = producer.submit(FlowSpec("f", [FlowNode("a")], queue="etl"), flow_id=flow_in(5))
+    with pytest.raises(ConfigurationError, match=r"few has only 2 shards\. Fix: glidemq queue shards few 6"):
+        flow.extend([FlowNode("b", queue="few")])
+    assert len(flow.nodes()) == 1

@@ -25,7 +25,15 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clients.events import EventFilter
-from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, JobNotFound, ShardsMismatch
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    InvalidJob,
+    JobNotFound,
+    OutcomeUnknown,
+    ShardsMismatch,
+)
+from glidemq_orchestrate.jobs import adding
 from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef, RateLimit
 from glidemq_orchestrate.queues.divided import more_shards
 from glidemq_orchestrate.shards import shard_for, shard_name, split_shard
@@ -260,6 +268,50 @@ def test_settings_of_before_hold_for_the_whole(url: str) -> None:
     with Queue("old", url) as again:
         assert again.add_shards(4) == 4
         assert (again.global_concurrency(), again.is_paused()) == (60, True)
+
+
+def test_what_a_client_does_that_does_not_know_the_shards_yet(url: str) -> None:
+    with Client(url) as first, Client(url) as late:
+        stale = late.queue("new")
+        assert not any(stale.counts().values())  # from now on it relies on that there are none
+        queue = first.queue("new", shards=4)
+        assert queue.shards() == 4
+        ids = [stale.add("a", job_id="mine"), stale.add("a", ordering=Ordering("key"))]
+        with pytest.raises(InvalidJob, match="mine"):
+            queue.add("a", job_id="mine")
+        assert shard_of(queue, queue.add("a", ordering=Ordering("key"))) is None
+        spec = FlowSpec("f", [FlowNode("a")], queue="new")
+        flow = first.flows.submit(spec, flow_id="f")
+        assert late.flows.submit(spec, flow_id="f").home == flow.home == shard_name("new", shard_for("f", 4))
+        stale.pause()
+        stale.set_global_concurrency(50)
+        assert (queue.is_paused(), queue.global_concurrency()) == (True, 50)
+        with Queue(flow.home, url) as shard:
+            assert shard.is_paused()
+        assert None not in queue.states(ids)
+
+
+def test_a_worker_alone_does_not_use_a_queue(url: str, run_worker: RunWorker) -> None:
+    run_worker(["new"], {"a": lambda ctx: None}, url)
+    with Queue("new", url, shards=4) as queue:
+        assert queue.add("a")
+        assert queue.shards() == 4
+
+
+def test_jobs_of_which_some_could_not_be_added_are_not_told_as_unsent(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = adding.add_encoded
+
+    def failing(keys: QueueKeys, *given: Any) -> Op[Any]:
+        if split_shard(keys.queue)[1] == 2:
+            yield from ask(command("GET", keys.key("id"), decode=str))
+            raise ConnectionFailed("shard 2 is down")
+        return (yield from real(keys, *given))
+
+    monkeypatch.setattr(adding, "add_encoded", failing)
+    with pytest.raises(OutcomeUnknown, match="6 of 8 jobs were added: shard 2 is down"):
+        queue.add_many(NewJob("a") for _ in range(8))
 
 
 def test_a_client_that_states_shards_states_them_for_its_flows_too(url: str) -> None:
