@@ -28,7 +28,7 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
 from glidemq_orchestrate.wire.keys import SLOTS, KeyName, QueueKeys
 
-MAX_SHARDS: Final = 256
+MAX_SHARDS: Final = 128
 KNOWN_MS: Final = 30_000
 """For how long a client relies on the number of shards that it has read."""
 SETTLE_MS: Final = 2 * KNOWN_MS
@@ -151,7 +151,7 @@ def check_count(count: int) -> int:
     """Return the number of shards if a queue can have so many.
 
     Raises:
-        ConfigurationError: It is not a number from 1 to 256.
+        ConfigurationError: It is not a number from 1 to 128.
     """
     if type(count) is not int or not 1 <= count <= MAX_SHARDS:
         raise ConfigurationError(f"shards must be a number from 1 to {MAX_SHARDS}, got {described(count)}")

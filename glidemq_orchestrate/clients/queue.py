@@ -114,7 +114,7 @@ class Queue(SyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
-        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+        shards: How many shards the queue has, 1 to 128: a cluster spreads these over its primaries. A new
             queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 
@@ -229,7 +229,7 @@ class AsyncQueue(AsyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
-        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+        shards: How many shards the queue has, 1 to 128: a cluster spreads these over its primaries. A new
             queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 

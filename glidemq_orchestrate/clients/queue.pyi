@@ -111,7 +111,7 @@ class Queue(SyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
-        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+        shards: How many shards the queue has, 1 to 128: a cluster spreads these over its primaries. A new
             queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 
@@ -174,8 +174,8 @@ class Queue(SyncFacade):
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have a
-                ``job_id``.
+            OutcomeUnknown: The connection broke after sending, or some shards could not be reached; then the
+                message has how many jobs were added. Safe to repeat only if all jobs have a ``job_id``.
             NotConfirmed: The jobs were added, but the confirmation required by ``confirm`` did not arrive in
                 time.
         """
@@ -712,7 +712,7 @@ class Queue(SyncFacade):
         dead-letter queue hold for the new shards too.
 
         Args:
-            count: At most 256. Shards cannot be removed.
+            count: At most 128. Shards cannot be removed.
 
         Raises:
             ConfigurationError: The number is not valid, or this is a shard itself.
@@ -926,7 +926,7 @@ class AsyncQueue(AsyncFacade):
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
-        shards: How many shards the queue has, 1 to 256: a cluster spreads these over its primaries. A new
+        shards: How many shards the queue has, 1 to 128: a cluster spreads these over its primaries. A new
             queue gets them with the first call. None: as many as the queue has.
         clock: For tests.
 
@@ -989,8 +989,8 @@ class AsyncQueue(AsyncFacade):
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have a
-                ``job_id``.
+            OutcomeUnknown: The connection broke after sending, or some shards could not be reached; then the
+                message has how many jobs were added. Safe to repeat only if all jobs have a ``job_id``.
             NotConfirmed: The jobs were added, but the confirmation required by ``confirm`` did not arrive in
                 time.
         """
@@ -1529,7 +1529,7 @@ class AsyncQueue(AsyncFacade):
         dead-letter queue hold for the new shards too.
 
         Args:
-            count: At most 256. Shards cannot be removed.
+            count: At most 128. Shards cannot be removed.
 
         Raises:
             ConfigurationError: The number is not valid, or this is a shard itself.

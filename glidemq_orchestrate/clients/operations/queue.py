@@ -155,7 +155,7 @@ class WholeQueueOperations(QueueOperationsBase):
         dead-letter queue hold for the new shards too.
 
         Args:
-            count: At most 256. Shards cannot be removed.
+            count: At most 128. Shards cannot be removed.
 
         Raises:
             ConfigurationError: The number is not valid, or this is a shard itself.

@@ -80,7 +80,7 @@ class Worker(HandlerService, RegistersHandlers):
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name. A queue with shards is served whole, and soon after shards were
             added, these too.
-        shards: How many shards the queues have, at most 256, as ``Queue``. A new queue gets them. None: as
+        shards: How many shards the queues have, at most 128, as ``Queue``. A new queue gets them. None: as
             many as each has.
         concurrency: The number of jobs that run at the same time, at least 1; plain functions run in as many
             threads.
