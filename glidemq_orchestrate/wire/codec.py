@@ -108,7 +108,9 @@ def compact_texts(values: Iterable[str]) -> str:
 
 def with_sorted_keys(data: str) -> str:
     """Valid JSON as ``json.dumps(..., sort_keys=True)`` encodes it."""
-    if data.isascii():
+    if (
+        data.isascii() and "\\u" not in data and "\x7f" not in data
+    ):  # json escapes these, and msgspec does not
         try:
             text = _spaced(_write_sorted(_read(data)), indent=0).decode()
             if not _has_exponent(text):
