@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any, Final, Literal, NewType, Protocol
 
 from glidemq_orchestrate.errors import FailedNode, FlowCancelled, FlowFailed, Superseded
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.shards import split_shard
 
 FlowId = NewType("FlowId", str)
 OnExisting = Literal["attach", "retry_failed", "restart"]
@@ -82,6 +82,9 @@ class FlowStatus:
     @property
     def queue(self) -> str:
         """The queue of the flow: ``home``, or the queue of which that is a shard."""
+        with importing():
+            from glidemq_orchestrate.shards import split_shard  # noqa: PLC0415  DAG files do without it
+
         return split_shard(self.home)[0]
 
 
