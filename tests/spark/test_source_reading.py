@@ -129,6 +129,7 @@ def test_the_table_of_jobs_has_each_state_as_the_client_tells_it(
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_table_of_elements_has_the_results_of_an_array_in_parts(
     read: Read, url: str, run_worker: RunWorker
 ) -> None:
