@@ -124,22 +124,29 @@ class Supervisor(Service):
         return f"{self.id} supervises queues {with_shard_counts(self._named, self._supervised)}"
 
     async def _begin(self) -> None:
-        await self._supervise_new_queues()
-        self._every("shards", SHARDS_SECONDS, self._supervise_new_queues)
-
-    async def _supervise_new_queues(self) -> None:
         for area in await self._find_queues():
-            what = f"supervising queue {area.own.queue.queue}"
             try:
                 await self._run(client_supervision.supervise(area))
             except ProtocolError as exc:  # keys of one queue are broken: still supervise the others
-                self._failures.report(what, exc)
-            self._every(what, MAX_REST_SECONDS, functools.partial(supervise, self._run, area))
+                self._failures.report(_what(area), exc)
+            self._watch(area)
+        self._every("shards", SHARDS_SECONDS, self._watch_new_queues, immediately=False)
+
+    async def _watch_new_queues(self) -> None:
+        for area in await self._find_queues():
+            self._watch(area)
+
+    def _watch(self, area: Area) -> None:
+        self._every(_what(area), MAX_REST_SECONDS, functools.partial(supervise, self._run, area))
 
     async def _finish(self) -> None:
         await self._end_tasks()
         if self._own() is not None:  # otherwise the lock expires
             await self._quietly("resigning", self.resign)
+
+
+def _what(area: Area) -> str:
+    return f"supervising queue {area.own.queue.queue}"
 
 
 MIN_MS: Final = 20

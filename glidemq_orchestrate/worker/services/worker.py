@@ -204,6 +204,9 @@ class Worker(HandlerService, RegistersHandlers):
         return f"worker {self.id} serves queues {queues} at {where}, {places}, handlers {handlers}"
 
     async def _begin(self) -> None:
+        if self._shards is not None:
+            for keys in self._named:
+                await self._run(declare(keys, self._shards))
         await self._find_shards()
         for name, keys in self._queues.items():
             try:
@@ -243,37 +246,30 @@ class Worker(HandlerService, RegistersHandlers):
     def _feeds_with_jobs(self) -> int:
         return sum(feed.may_have_jobs for feed in self._feeds.values())
 
-    async def _find_shards(self) -> list[QueueKeys]:
-        """Serve the shards of the queues that it was given too; returns those that are new.
-
-        Raises:
-            ShardsMismatch: A queue never had the number of shards that was stated.
-        """
-        if self._shards is not None:
-            for keys in self._named:
-                await self._run(declare(keys, self._shards))
-        new = [keys for keys in await self._with_shards(self._named) if keys.queue not in self._queues]
-        self._members.update(split_shard(keys.queue)[0] for keys in new)
-        for keys in new:
-            self._queues[keys.queue] = keys
-            self._supervised.add(keys)
-            self._chores[keys.queue] = self._chores_of(keys)
-        return new
+    async def _find_shards(self) -> None:
+        """Note the shards that its queues have, to serve them too."""
+        for keys in await self._with_shards(self._named):
+            if keys.queue not in self._queues:
+                self._members[split_shard(keys.queue)[0]] += 1
+                self._queues[keys.queue] = keys
+                self._supervised.add(keys)
+                self._chores[keys.queue] = self._chores_of(keys)
 
     async def _serve_new_shards(self, jobs: JobRunner) -> None:
-        """Serve the shards that its queues have got since it began."""
-        self._shards = None
-        new = await self._find_shards()
+        """Serve the shards that its queues have got since it began; after a failure also those left over."""
+        await self._find_shards()
+        new = [keys for name, keys in self._queues.items() if name not in self._feeds]
+        if not new:
+            return
+        await asyncio.to_thread(self._renewer.restart)
         for keys in new:
-            self._feeds[keys.queue] = self._feed_of(keys, jobs)
             await self._run(workers.open_queues([keys]))
             is_registered = await self._register(keys.queue)
+            self._feeds[keys.queue] = self._feed_of(keys, jobs)
             self._begin_queue(keys.queue, keys, jobs, is_registered=is_registered)
-        if new:
-            await asyncio.to_thread(self._renewer.restart)
-            queues = with_shard_counts(self._named, self._queues.values())
-            extra = {"action": "worker_shards", "worker": self.id}
-            logger.info("worker %s serves new shards: queues %s", self.id, queues, extra=extra)
+        queues = with_shard_counts(self._named, self._queues.values())
+        extra = {"action": "worker_shards", "worker": self.id}
+        logger.info("worker %s serves new shards: queues %s", self.id, queues, extra=extra)
 
     async def _register(self, name: str) -> bool:
         """Register on a queue; returns False if that failed. Before the start hooks it would be too early."""

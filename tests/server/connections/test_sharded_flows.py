@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState, Queue, Worker
-from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, ShardsMismatch
-from glidemq_orchestrate.shards import SETTLE_MS, add_shards, shard_for, split_shard
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, FlowConflict, ShardsMismatch
+from glidemq_orchestrate.shards import SETTLE_MS, add_shards, shard_for, shard_name, split_shard
+from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.services import worker
 from tests.conftest import RunWorker
@@ -147,6 +149,29 @@ def test_a_flow_ends_where_it_began_when_its_queue_gets_more_shards(
         held.set()
         assert flow.wait(timeout=30).state is FlowState.COMPLETED
         assert new.wait(timeout=60).state is FlowState.COMPLETED  # the worker found the shards
+
+
+def test_shards_that_could_not_be_reached_at_first_are_served_later(
+    url: str, producer: FlowProducer, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "SHARDS_SECONDS", 0.3)
+    real, failed = workers.open_queues, list[str]()
+
+    def failing(queues: list[QueueKeys]) -> Op[None]:
+        (keys,) = queues
+        if split_shard(keys.queue)[1] == 1 and not failed:
+            failed.append(keys.queue)
+            raise ConnectionFailed("its primary is down")
+        return real(queues)
+
+    run_worker(["etl"], {"a": lambda ctx: None}, url)
+    monkeypatch.setattr(workers, "open_queues", failing)
+    producer._run(add_shards(QueueKeys("glide", "etl"), 3, producer._now() - SETTLE_MS))
+    spec = FlowSpec("f", [FlowNode("a")], queue="etl")
+    for index in range(3):
+        flow = producer.submit(spec, flow_id=flow_in(index, of=3))
+        assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    assert failed == [shard_name("etl", 1)]
 
 
 def test_flows_from_before_the_shards_stay_in_the_queue_itself(
