@@ -16,7 +16,7 @@ from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.queues import dead_letters, limits
 from glidemq_orchestrate.shards import CONCURRENCY, RATE, Shards, add_shards, read_shards
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Op, ask, command, side_by_side
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, command, side_by_side
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number, span
 
@@ -126,14 +126,13 @@ def more_shards(queue: QueueKeys, count: int, now_ms: int) -> Op[Shards]:
 
 
 def _take_over(found: Shards) -> Op[Shards]:
-    queue = found.queue
+    """Let the limits of a queue without shards be those of the whole, in place of those of earlier calls."""
+    queue, key = found.queue, found.queue.key("gmo:shards")
     limit = yield from limits.global_concurrency(queue)
     often = yield from limits.global_rate_limit(queue)
-    pairs = {CONCURRENCY: limit and str(limit), RATE: often and f"{often.max} {milliseconds(often.per)}"}
-    for name, text in pairs.items():
-        if text:
-            words = ("HSETNX", queue.key("gmo:shards"), name, text)
-            yield from ask(command(*words, decode=replies.anything, repeatable=True))
+    texts = {CONCURRENCY: limit and str(limit), RATE: often and f"{often.max} {milliseconds(often.per)}"}
+    changes = [("HSET", key, name, text) if text else ("HDEL", key, name) for name, text in texts.items()]
+    yield from ask_all([command(*words, decode=replies.anything, repeatable=True) for words in changes])
     return (yield from ask(read_shards(queue)))
 
 

@@ -314,6 +314,18 @@ def test_jobs_of_which_some_could_not_be_added_are_not_told_as_unsent(
         queue.add_many(NewJob("a") for _ in range(8))
 
 
+def test_limits_that_were_too_small_for_the_shards_are_not_remembered(url: str) -> None:
+    with Queue("old", url) as queue:
+        queue.set_global_concurrency(3)
+        queue.set_global_rate_limit(RateLimit(5, 1))
+        with pytest.raises(InvalidJob, match="cannot be divided"):
+            queue.add_shards(4)
+        queue.set_global_concurrency(100)
+        queue.set_global_rate_limit(None)
+        assert queue.add_shards(4) == 4
+        assert (queue.global_concurrency(), queue.global_rate_limit()) == (100, None)
+
+
 def test_a_client_that_states_shards_states_them_for_its_flows_too(url: str) -> None:
     with Client(url) as client:
         client.queue("new", shards=4)
