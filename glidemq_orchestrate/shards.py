@@ -248,10 +248,6 @@ class KnownShards:
         self._stated: dict[QueueKeys, int] = {}
         self._turn = secrets.randbelow(MAX_SHARDS)
 
-    def itself(self) -> KnownShards:
-        """This; for a client that shares it with no other."""
-        return self
-
     def state(self, queue: QueueKeys, count: int) -> None:
         """Note that a queue should have so many shards: the next operation declares it; see ``declare``."""
         self._stated[queue] = count

@@ -10,6 +10,7 @@ from typing import Final
 
 from glidemq_orchestrate import events as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.operations.spread import OnMembers
 from glidemq_orchestrate.clients.outage import Outage, sleep
 from glidemq_orchestrate.clients.twins import awaited, blocking
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
@@ -30,7 +31,7 @@ POLL_MS: Final = 100
 _BETWEEN: Final = ";"
 
 
-class EventOperations:
+class EventOperations(OnMembers):
     """The operations on the events of a queue, written once for both readers.
 
     The position in a queue with shards consists of those in the queue itself and in each shard.
@@ -48,13 +49,13 @@ class EventOperations:
         clock: Clock,
         known: Callable[[], KnownShards],
     ) -> None:
-        self._keys, self.position, self.where = keys, position, where
-        self._clock, self._known = clock, known
+        super().__init__(keys, clock, known)
+        self.position, self.where = position, where
 
     def start(self) -> Op[str]:
         """Set the position to now unless it is set, and return it. Reading starts after it."""
         if self.position is None:
-            members = yield from self._members()
+            members = yield from self._member_keys()
             tails = yield from side_by_side([ops.tail(keys) for keys in members])
             newest = max(tails, key=ops.entry_order)
             self.position = newest if len(tails) == 1 else _BETWEEN.join([f"{newest}@", *tails])
@@ -75,7 +76,7 @@ class EventOperations:
 
     def read_all(self, timeout: timedelta) -> Op[list[Event]]:
         """Read the next events, matching or not, without moving the position."""
-        position, members = (yield from self.start()), (yield from self._members())
+        position, members = (yield from self.start()), (yield from self._member_keys())
         wait_ms = milliseconds(timeout)
         if len(members) == 1:
             return (yield from ops.read_with_gap(self._keys, position, wait_ms or None))
@@ -87,10 +88,6 @@ class EventOperations:
                 return _in_order(every, positions)
             yield from ops.read(members[0], positions[0], min(wait_ms, POLL_MS))
             wait_ms -= POLL_MS
-
-    def _members(self) -> Op[list[QueueKeys]]:
-        shards = yield from self._known().of_one(self._keys, self._clock)
-        return [self._keys] if shards is None else shards.members()
 
 
 def _positions(position: str, members: int) -> list[str]:

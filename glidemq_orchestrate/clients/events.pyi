@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.operations.spread import OnMembers
 from glidemq_orchestrate.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
@@ -18,7 +19,7 @@ STEP: Final[timedelta]
 POLL_MS: Final[int]
 _BETWEEN: Final[str]
 
-class EventOperations:
+class EventOperations(OnMembers):
     """The operations on the events of a queue, written once for both readers.
 
     The position in a queue with shards consists of those in the queue itself and in each shard.
@@ -48,8 +49,6 @@ class EventOperations:
     def _read(self, timeout: timedelta) -> Op[list[Event]]: ...
     def read_all(self, timeout: timedelta) -> Op[list[Event]]:
         """Read the next events, matching or not, without moving the position."""
-
-    def _members(self) -> Op[list[QueueKeys]]: ...
 
 class EventReader(SyncFacade):
     """Reads the events of one queue in order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, Final, Unpack
 
 from glidemq_orchestrate.errors import (
@@ -255,7 +256,12 @@ def _find_parents(queue: QueueKeys, options: Collection[JobOptions]) -> Op[dict[
     for page in parts(parents, BATCH_CALLS):
         found = yield from ask_all([job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page])
         for parent in (one for one, exists in zip(page, found, strict=True) if not exists):
-            moved[parent] = yield from in_shard(queue.prefix, parent)
+            there = yield from member_with(queue.prefix, parent)
+            if there is None:
+                raise JobNotFound(
+                    f"no job {parent.id} in queue {parent.queue}, the parent of a new job: nothing was added"
+                )
+            moved[parent] = there
     return moved
 
 
@@ -266,19 +272,11 @@ def _with_parent(job: NewJob, moved: Mapping[JobRef, JobRef]) -> NewJob:
     return replace(job, options=replace(job.options, parent=moved[parent]))
 
 
-def in_shard(prefix: str, job: JobRef) -> Op[JobRef]:
-    """A job in one of the shards of its queue.
-
-    Raises:
-        JobNotFound: It is in none.
-    """
-    shards = yield from ask(read_shards(QueueKeys(prefix, job.queue)))
-    places = [shards.one(index) for index in range(shards.total)]
-    hits = yield from ask_all([job_exists(place, job.id) for place in places])
-    for place, hit in zip(places, hits, strict=True):
-        if hit:
-            return JobRef(place.queue, job.id)
-    raise JobNotFound(f"no job {job.id} in queue {job.queue}, the parent of a new job: nothing was added")
+def member_with(prefix: str, job: JobRef) -> Op[JobRef | None]:
+    """A job in its queue, or in the shard of it that has the job; None if none has."""
+    members = (yield from ask(read_shards(QueueKeys(prefix, job.queue)))).members()
+    hits = yield from ask_all([job_exists(member, job.id) for member in members])
+    return next((JobRef(member.queue, job.id) for member in compress(members, hits)), None)
 
 
 def _batches(

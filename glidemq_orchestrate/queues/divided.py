@@ -7,10 +7,10 @@ repeat after a kill, or of another caller, ends with the same ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from glidemq_orchestrate.attempts.dead_letters import queue_of
-from glidemq_orchestrate.errors import InvalidJob, ShardsMismatch
+from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.durations import milliseconds, seconds
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.queues import dead_letters, limits
@@ -20,7 +20,6 @@ from glidemq_orchestrate.wire.call import Op, ask, ask_all, command, side_by_sid
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number, span
 
-T = TypeVar("T")
 MAX_CHANGES: Final = 5
 
 
@@ -113,8 +112,6 @@ def more_shards(queue: QueueKeys, count: int, now_ms: int) -> Op[Shards]:
         InvalidJob: A limit cannot be divided among so many; nothing was changed.
     """
     found = yield from ask(read_shards(queue))
-    if found.total > count:
-        raise ShardsMismatch(queue.queue, count, found.total)
     if not found.total:  # so far the limits of the queue itself are those of the whole
         found = yield from _take_over(found)
     if (limit := _concurrency(found)) is not None:

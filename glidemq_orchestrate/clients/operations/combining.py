@@ -34,9 +34,9 @@ def nothing(every: Sequence[None]) -> None:
     """For operations that return nothing."""
 
 
-def by_key(key: Callable[[Any], Any], *, reverse: bool = False) -> Callable[[list[Any]], Any]:
+def by_key(key: Callable[[Any], Any]) -> Callable[[list[Any]], Any]:
     """Combine lists into one, sorted by a key."""
-    return lambda every: sorted(chain.from_iterable(every), key=key, reverse=reverse)
+    return lambda every: sorted(chain.from_iterable(every), key=key)
 
 
 def in_rotation(every: Iterable[Sequence[T]], arguments: object = None) -> list[T]:  # noqa: ARG001  for pages

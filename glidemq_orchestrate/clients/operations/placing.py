@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from glidemq_orchestrate.jobs.adding import CHUNK_JOBS, NewJob
+from glidemq_orchestrate.jobs.adding import CHUNK_JOBS, NewJob, member_with
 from glidemq_orchestrate.jobs.job import job_exists
 from glidemq_orchestrate.jobs.option_values import JobRef
-from glidemq_orchestrate.shards import NUMBERS, Shards, places, read_shards, split_shard
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.shards import NUMBERS, Shards, places, split_shard
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, command
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
 
 
@@ -51,7 +51,7 @@ def places_of(
 def _by_key(jobs: Sequence[NewJob], shards: Shards, now_ms: int) -> Op[dict[int, QueueKeys]]:
     keyed = {at: one for at, job in enumerate(jobs) if (one := _keyed(job)) is not None}
     options = {at: _options(one, shards, now_ms) for at, one in keyed.items()}
-    asked = [(at, place) for at, several in options.items() if len(several) > 1 for place in several[1:]]
+    asked = [(at, place) for at, several in options.items() for place in several[1:]]
     there = yield from ask_all([keyed[at].is_in(place) for at, place in asked])
     found = {at: several[0] for at, several in options.items()}
     for (at, place), hit in zip(asked, there, strict=True):
@@ -90,19 +90,10 @@ def _by_parent(jobs: Sequence[NewJob], shards: Shards) -> Op[dict[int, tuple[Que
     parents = {at: job.options.parent for at, job in enumerate(jobs) if job.options.parent is not None}
     found: dict[int, tuple[QueueKeys, NewJob]] = {}
     for at, named in parents.items():
-        parent = yield from _held(shards.queue, named)
+        parent = named
+        if split_shard(named.queue)[1] is None:  # adding it refuses a missing parent
+            parent = (yield from member_with(shards.queue.prefix, named)) or named
         index = split_shard(parent.queue)[1]
         place = shards.queue if index is None or index >= shards.total else shards.one(index)
         found[at] = (place, _child(jobs[at], parent))
     return found
-
-
-def _held(queue: QueueKeys, parent: JobRef) -> Op[JobRef]:
-    """The parent of a job of this queue, in the member of its own queue that has it; as named if none has."""
-    if split_shard(parent.queue)[1] is not None:
-        return parent
-    members = (yield from ask(read_shards(QueueKeys(queue.prefix, parent.queue)))).members()
-    if len(members) == 1:
-        return parent
-    hits = yield from ask_all([job_exists(one, parent.id) for one in members])
-    return next((JobRef(one.queue, parent.id) for one, hit in zip(members, hits, strict=True) if hit), parent)

@@ -48,8 +48,8 @@ class QueueOperationsBase(OnMembers):
         self,
         keys: QueueKeys,
         clock: Clock,
-        compression: Compression = "none",
-        known: Callable[[], KnownShards] | None = None,
+        compression: Compression,
+        known: Callable[[], KnownShards],
     ) -> None:
         if compression not in ("none", "gzip"):
             raise ConfigurationError(f"compression {described(compression)} is unknown; use 'none' or 'gzip'")

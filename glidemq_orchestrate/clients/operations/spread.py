@@ -36,9 +36,8 @@ class OnMembers:
         known: Returns what the client knows of shards.
     """
 
-    def __init__(self, keys: QueueKeys, clock: Clock, known: Callable[[], KnownShards] | None = None) -> None:
-        self._keys, self._clock = keys, clock
-        self._known = known or KnownShards().itself
+    def __init__(self, keys: QueueKeys, clock: Clock, known: Callable[[], KnownShards]) -> None:
+        self._keys, self._clock, self._known = keys, clock, known
         self._is_member = False
 
     @property
