@@ -22,19 +22,6 @@ __all__ = ["Event", "EventFilter"]
 READ_COUNT = 100
 
 
-def last_event(queue: QueueKeys) -> Call[str]:
-    """The id of the newest event; ``0-0`` without one."""
-    return command(
-        "XREVRANGE",
-        queue.key("events"),
-        "+",
-        "-",
-        "COUNT",
-        1,
-        decode=lambda reply: reply[0][0] if reply else "0-0",
-    )
-
-
 def first_event(queue: QueueKeys) -> Call[str | None]:
     """The id of the oldest event that has not been trimmed; None without one."""
     words = ("XRANGE", queue.key("events"), "-", "+", "COUNT", 1)
@@ -198,9 +185,23 @@ class EventFilter:
         )
 
 
+def last_event(queue: QueueKeys) -> Call[Event | None]:
+    """The newest event; None without one."""
+
+    def decode_entry(reply: Any) -> Event | None:
+        return event_of(reply[0][0], replies.pairs(reply[0][1] or [])) if reply else None
+
+    return command("XREVRANGE", queue.key("events"), "+", "-", "COUNT", 1, decode=decode_entry)
+
+
 def tail(queue: QueueKeys) -> Op[str]:
     """The position after the newest event."""
-    return (yield from ask(last_event(queue)))
+    return after((yield from ask(last_event(queue))))
+
+
+def after(event: Event | None) -> str:
+    """The position after an event; the start of the stream without one."""
+    return event.id if event else "0-0"
 
 
 def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:

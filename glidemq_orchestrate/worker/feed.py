@@ -134,7 +134,7 @@ class Feed:
         self._woken = asyncio.Event()
         self.listening = f"listening to queue {keys.queue}"
         self._listener = Listener(
-            run, keys, clock, self.wake, functools.partial(failures.clear, self.listening)
+            run, keys, clock, self.wake, functools.partial(failures.clear, self.listening), slots.ends_soon
         )
         self.listen = self._listener.listen
         self._lanes: set[OwnTask] = set()

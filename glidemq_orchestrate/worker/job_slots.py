@@ -9,6 +9,7 @@ from typing import Final
 from glidemq_orchestrate.jobs.attempt import Attempt
 
 AHEAD_SECONDS: Final = 0.02
+BRIEF_SECONDS: Final = 0.001
 
 
 MAX_AHEAD: Final = 128
@@ -73,6 +74,10 @@ class JobSlots:
         if self.prefetch is not None:
             return self.prefetch
         return min(int(self.concurrency * AHEAD_SECONDS / max(self.mean_seconds, 1e-5)), MAX_AHEAD)
+
+    def ends_soon(self) -> bool:
+        """Whether jobs run whose end is due at once, if they take as long as those before."""
+        return bool(self.held) and self.mean_seconds < BRIEF_SECONDS
 
     def ran(self, seconds: float) -> None:
         """Update the mean duration of runs."""

@@ -15,6 +15,8 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 # If a producer writes no events, the worker notices its jobs in a list or with a delay this much later.
 BLOCK_MS: Final = 1_000
 GATHER_MS: Final = 5
+# The reply to an end that is expected soon is awaited for this long: it shows whether there are more jobs.
+SOON_SECONDS: Final = 0.002
 MAX_SECONDS: Final = 60.0
 
 
@@ -27,6 +29,7 @@ class Listener:
         clock: The current time.
         wake: Called when the queue may have jobs again.
         succeeded: Called each time that the queue was read.
+        ends_soon: Whether a job that the worker runs probably ends at once, and is reported.
 
     Attributes:
         is_dry: Set while the queue is known to have no more jobs.
@@ -34,11 +37,17 @@ class Listener:
         all_replied: Set while no call of the worker is under way.
     """
 
-    def __init__(
-        self, run: Run, keys: QueueKeys, clock: Clock, wake: Callable[[], None], succeeded: Callable[[], None]
+    def __init__(  # noqa: PLR0913, PLR0917  what a feed knows and a listener does not
+        self,
+        run: Run,
+        keys: QueueKeys,
+        clock: Clock,
+        wake: Callable[[], None],
+        succeeded: Callable[[], None],
+        ends_soon: Callable[[], bool],
     ) -> None:
         self._run, self._keys, self._clock, self._wake = run, keys, clock, wake
-        self._succeeded = succeeded
+        self._succeeded, self._ends_soon = succeeded, ends_soon
         self._loop = asyncio.get_running_loop()
         self.is_dry, self.at_rest, self.all_replied = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.all_replied.set()
@@ -73,6 +82,10 @@ class Listener:
         """
         while True:
             await self.is_dry.wait()
+            if self._ends_soon():
+                await self._rests_within(SOON_SECONDS)
+                if not self.is_dry.is_set():
+                    continue
             try:
                 if await self._has_news():
                     self._fetch_again()
@@ -89,12 +102,18 @@ class Listener:
         if news.matters(known):
             return True
         # While workers are busy or jobs are requested, events are read in bulk. An idle worker never waits.
+        if not await self._rests_within(GATHER_MS / 1000):
+            return False
+        return await self._run(exchange.let_events_gather(self._keys, self._positions[0], GATHER_MS))
+
+    async def _rests_within(self, seconds: float) -> bool:
+        """Wait until the worker holds no job and makes no call."""
         try:
-            async with asyncio.timeout(GATHER_MS / 1000):
+            async with asyncio.timeout(seconds):
                 await self.at_rest.wait()
         except TimeoutError:
             return False
-        return await self._run(exchange.let_events_gather(self._keys, self._positions[0], GATHER_MS))
+        return True
 
     def _fetch_again(self) -> None:
         self.is_dry.clear()
