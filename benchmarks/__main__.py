@@ -28,7 +28,7 @@ def main(
 ) -> None:
     """Measure and print."""
     progress = Console(stderr=True)
-    contenders = installed([OURS, *(rival for rival in RIVALS if rival.name in rivals.split(","))], progress)
+    contenders = installed([OURS, *chosen(rivals)], progress)
     if quick:
         rounds, scale = 1, QUICK
     rows = [*compare.job_rows(scale), *compare.flow_rows(scale)]
@@ -39,6 +39,7 @@ def main(
     if as_json:
         result: dict[str, Any] = {
             "machine": machine,
+            "contenders": {one.name: {"packages": one.pins, "settings": one.settings} for one in contenders},
             "figures": compare.results(figures),
             "flow sizes": grown,
         }
@@ -46,6 +47,18 @@ def main(
         return
     out = Console(width=None if sys.stdout.isatty() else 160)
     report.show(out, machine, contenders, figures, grown)
+
+
+def chosen(names: str) -> list[Contender]:
+    """The rivals of these names, separated by commas.
+
+    Raises:
+        typer.BadParameter: There is no rival of a name.
+    """
+    wanted = {name for name in names.split(",") if name}
+    if unknown := wanted - {rival.name for rival in RIVALS}:
+        raise typer.BadParameter(f"no rival is named {', '.join(sorted(unknown))}. Fix: choose from {ALL}")
+    return [rival for rival in RIVALS if rival.name in wanted]
 
 
 def installed(wanted: list[Contender], progress: Console) -> list[Contender]:

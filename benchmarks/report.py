@@ -45,19 +45,13 @@ def show(
     out.print(f"\n{where}")
     for contender in contenders:
         out.print(f"  {' '.join(contender.pins) or contender.name}: {contender.settings}", markup=False)
-    rivals = [contender.name for contender in contenders if contender is not OURS]
+    names = [contender.name for contender in contenders]
+    out.print("\n", jobs_table(figures, names))
+    out.print("\n", ratios_table(figures, names))
     flowing = [contender.name for contender in contenders if contender.flows and contender is not OURS]
-    out.print(
-        "\n", _comparison("Jobs (medians; ratio: ours to the best of the others)", figures, rivals, _is_job)
-    )
-    out.print("\n", _comparison("Flows, worker at 50 (medians)", figures, flowing, _is_flow))
-    for contender in contenders:
-        out.print(
-            "\n",
-            summary_table(
-                f"Where the time of a drained job goes: {contender.name}", shares(figures, contender)
-            ),
-        )
+    out.print("\n", _flows_table(figures, flowing))
+    busy = [{"of": one.name} | row for one in contenders for row in shares(figures, one)]
+    out.print("\n", summary_table("Where the time of a drained job goes", busy))
     out.print("\n", summary_table("Flows of growing size", grown))
 
 
@@ -94,15 +88,39 @@ def _is_flow(figure: str) -> bool:
     return figure.startswith(("submit", "complete"))
 
 
-def _comparison(title: str, figures: Figures, rivals: list[str], wanted: Any) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 3, 0, 0))
-    table.add_column("")
-    for name in [OURS.name, *rivals, "ratio"]:
-        table.add_column(name, justify="right")
+def jobs_table(figures: Figures, names: Iterable[str]) -> Table:
+    """The figures of jobs, with a row for each contender."""
+    wanted = [figure for figure in figures if _is_job(figure)]
+    table = _table("Jobs (medians)", (figure.replace(", ", "\n") for figure in wanted))
+    for name in names:
+        table.add_row(name, *(_number(figures[figure].get(name)) for figure in wanted))
+    return table
+
+
+def ratios_table(figures: Figures, names: Iterable[str]) -> Table:
+    """How many times better ours is at jobs than each of the others, and than the best of them."""
+    wanted = [figure for figure in figures if _is_job(figure)]
+    table = _table("Ours to each of the others", (figure.partition(", ")[0] for figure in wanted))
+    rivals = [name for name in names if name != OURS.name]
+    for label, others in [*((name, [name]) for name in rivals), ("the best of them", rivals)]:
+        table.add_row(label, *(_ratio(figure, figures[figure], others) for figure in wanted))
+    return table
+
+
+def _flows_table(figures: Figures, rivals: list[str]) -> Table:
+    table = _table("Flows, worker at 50 (medians)", [OURS.name, *rivals, "ours to the best"])
     for figure, found in figures.items():
-        if wanted(figure):
+        if _is_flow(figure):
             cells = [_number(found.get(name)) for name in (OURS.name, *rivals)]
             table.add_row(figure, *cells, _ratio(figure, found, rivals))
+    return table
+
+
+def _table(title: str, columns: Iterable[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 3, 0, 0))
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right")
     return table
 
 

@@ -1,0 +1,65 @@
+"""The rivals of the benchmarks, and the tables of the comparison."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+
+from benchmarks.__main__ import ALL, chosen
+from benchmarks.report import jobs_table, ratios_table
+from benchmarks.rivals import RIVALS, ROOT, Contender
+
+FIGURES = {
+    "add one by one, jobs/s": {"glidemq": 3_000.0, "slow": 1_000.0, "fast": 4_000.0},
+    "drain at 1, jobs/s": {"glidemq": 900.0, "slow": 300.0},
+    "add to finished p50, ms": {"glidemq": 2.0, "slow": 6.0, "fast": 1.0},
+    "server at 1, µs/job": {"glidemq": 50.0},
+}
+NAMES = ["glidemq", "slow", "fast"]
+
+
+def rows(table: Any) -> list[list[str]]:
+    """The lines of a printed table, in columns."""
+    out = Console(width=120)
+    with out.capture() as printed:
+        out.print(table)
+    return [re.split(r"\s{2,}", line.strip()) for line in printed.get().splitlines()]
+
+
+def test_each_contender_has_a_row_and_a_dash_where_it_was_not_measured() -> None:
+    assert rows(jobs_table(FIGURES, NAMES)) == [
+        ["Jobs (medians)"],
+        ["add one by one", "drain at 1", "add to finished p50"],
+        ["jobs/s", "jobs/s", "ms"],
+        ["glidemq", "3,000", "900", "2.00"],
+        ["slow", "1,000", "300", "6.00"],
+        ["fast", "4,000", "-", "1.00"],
+    ]
+
+
+def test_ratios_above_one_mean_that_ours_is_better_also_in_milliseconds() -> None:
+    assert rows(ratios_table(FIGURES, NAMES))[2:] == [
+        ["slow", "3.0x", "3.0x", "3.0x"],
+        ["fast", "0.8x", "-", "0.5x"],
+        ["the best of them", "0.8x", "3.0x", "0.5x"],
+    ]
+
+
+@pytest.mark.parametrize("rival", RIVALS, ids=lambda rival: rival.name)
+def test_a_rival_is_pinned_and_has_a_program(rival: Contender) -> None:
+    assert all(re.search(r"(==|.@)\d+\.\d+\.\d+$", pin) for pin in rival.pins), rival.pins
+    program = rival.command[-1].replace("benchmarks.contenders.", "")
+    assert (ROOT / "benchmarks/contenders" / f"{program}.py").exists() or program.endswith(".mjs")
+    assert rival.settings
+
+
+def test_rivals_are_chosen_by_name() -> None:
+    assert [rival.name for rival in chosen("rq,bullmq")] == ["bullmq", "rq"]
+    assert chosen("") == []
+    assert chosen(ALL) == list(RIVALS)
+    with pytest.raises(typer.BadParameter, match="no rival is named celry"):
+        chosen("celry,rq")
