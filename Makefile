@@ -163,7 +163,7 @@ wheel:  ## Build the three distributions into dist/; needs no other verb.
 	$(firstword $(wildcard $(BIN)/uv) .build/bin/uv) build --quiet --all-packages --wheel --out-dir dist
 
 # The plots go to .bench/. The soak is last: it fails when anything grows.
-bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq, RQ, ChasquiMQ, Dask and HyperQueue: two hours, one of them the soak (MINUTES=60).
+bench: setup  ## Measure on this machine, next to BullMQ, Celery, seven more libraries for jobs, ChasquiMQ, Dask and HyperQueue: about two hours, one of them the soak (MINUTES=60).
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.library
 	$(BIN)/python -m benchmarks.chasquimq

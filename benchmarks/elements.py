@@ -32,7 +32,7 @@ SYSTEMS: Final = (
     Contender(
         "bullmq",
         "addBulk by 1,000, one Worker, async handlers",
-        ("bullmq@6.7.0", "ioredis@5.11.1"),
+        ("bullmq@6.7.0", "ioredis@6.0.0"),
         share=0.1,
     ),
     Contender(

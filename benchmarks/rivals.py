@@ -94,7 +94,7 @@ RIVALS: Final = (
     Contender(
         "bullmq",
         "addBulk by 1,000, one Worker, async handlers, results kept, ioredis",
-        ("bullmq@6.7.0", "ioredis@5.11.1"),
+        ("bullmq@6.7.0", "ioredis@6.0.0"),
         flows=True,
     ),
     Contender(
@@ -116,5 +116,39 @@ RIVALS: Final = (
         "worker pool of N SimpleWorker processes (no fork per job), enqueue_many by 1,000, results kept",
         ("rq==3.0.0", "hiredis==3.5.0"),
         share=0.05,
+    ),
+    Contender(
+        "dramatiq",
+        "a process per core, which share N threads equally, none of several with messages that wait in it; "
+        "single calls in bulk; results kept; its worker polls, as by default",
+        ("dramatiq[redis]==2.2.1", "hiredis==3.5.0"),
+        share=0.1,
+    ),
+    Contender(
+        "taskiq",
+        "RedisStreamBroker, one worker process, async tasks, uvloop; 20 calls of kiq at once in bulk; "
+        "results kept and polled each ms",
+        ("taskiq[uv]==0.13.0", "taskiq-redis==1.2.4", "uvloop==0.23.0", "hiredis==3.5.0"),
+        share=0.1,
+    ),
+    Contender(
+        "huey",
+        "N worker threads, no periodic tasks; map in bulk, which adds one by one; "
+        "results kept and polled each ms",
+        ("huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0"),
+        share=0.1,
+    ),
+    Contender(
+        "saq",
+        "one Worker, async functions; 200 enqueues at once in bulk, of which it lets 20 run; "
+        "results kept and polled each ms",
+        ("saq[redis,hiredis]==0.26.4", "hiredis==3.5.0", "typing-extensions==4.16.0"),
+        share=0.1,
+    ),
+    Contender(
+        "bullmq_python",
+        "addBulk by 1,000, one Worker, async handlers, results kept; the event of a job tells its end",
+        ("bullmq==3.4.4", "hiredis==3.5.0"),
+        share=0.1,
     ),
 )
