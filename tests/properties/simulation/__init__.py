@@ -8,8 +8,9 @@ Simulated of a worker (``workers.py``): registration, the exchange of outcomes a
 what follows it (verdicts, dead letters, edges to other slots, advancing), handlers that complete, fail, skip,
 retry, wait and add nodes, heartbeats and what a lost or revoked lease causes, upkeep, reclaiming,
 supervision, and both ends: a stop and a kill. Of others: supervisors, submissions and their repeats, cancels,
-retries, restarts, extensions. Flows may have a deadline and a retention, nodes a queue timeout, handlers a
-time limit, and one queue may be served late (``limits.py``, ``expiry.py``).
+retries, restarts, extensions. Nodes may be arrays, whose elements workers run in slices (``arrays.py``).
+Flows may have a deadline and a retention, nodes a queue timeout, handlers a time limit, and one queue may be
+served late (``limits.py``, ``expiry.py``).
 
 Not simulated: events that wake an idle worker (it fetches again whenever another process has written), the
 second call under way of a busy worker, batches and middleware, schedules, broadcasts, differing clocks, a

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate import ArrayNode, FlowNode
 from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows import backend, outcome
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.elements import array_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.portable import records
@@ -17,6 +18,7 @@ from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from tests.chaos.leftovers import leftovers
+from tests.properties.simulation.arrays import as_run
 from tests.properties.simulation.expiry import Expiry
 from tests.properties.simulation.ledger import FLOW, PREFIX, VANISHED, ServerLedger
 from tests.properties.simulation.limits import LATENESS_MS, QUEUE_TIMEOUT, Limits, in_ms
@@ -168,11 +170,16 @@ class Checker:
                 yield f"{name} is {node.state} for {node.reason!r}, but what was accepted is {seen}"
 
     def _results(self, ref: FlowRef, found: Mapping[str, NodeStatus]) -> Iterator[str]:
-        results = self.scheduler.run(outcome.results(ref))
+        given = self.scheduler.run(outcome.results(ref))
+        results = {name: as_run(name, result) for name, result in given.items()}
         completed = [name for name, node in found.items() if node.state == "completed"]
         wanted = {name: (self.ledger.accepted(name) or {}).get("run") for name in completed}
         if results != wanted:
             yield f"the results are {results}, not {wanted}"
+        for name in completed:
+            if isinstance(self.ledger.nodes[name], ArrayNode):
+                array = self.scheduler.run(array_of(ref, name))
+                yield from self.scheduler.run(self.ledger.elements.result_problems(array, name))
 
     def _verdicts(self, status: FlowStatus, found: Mapping[str, NodeStatus]) -> Iterator[str]:
         """The flow and its nodes end as rules and policies say."""

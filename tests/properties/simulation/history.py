@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from glidemq_orchestrate import ArrayNode
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.wire.call import Call
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.properties.simulation.arrays import draw_arrays
 from tests.properties.simulation.checker import Checker, possible_nodes
 from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.expiry import TOMBSTONE_MS
@@ -89,6 +91,7 @@ class History:
             self.plan.queues,
             heals=self.plan.heals,
             late=(self.plan.late[0], START_MS + self.plan.late[1]),
+            has_arrays=any(isinstance(node, ArrayNode) for node in self.plan.spec.nodes),
             again=partial(self._begin_worker, number),
         )
 
@@ -180,6 +183,7 @@ def run_history(store: Store, seed: str, path: Path) -> Result:
     choices = Choices(f"{path}:{seed}")
     plan = draw_changes(Choices(f"changes of {path}:{seed}"), draw_plan(choices, path))
     plan = draw_owner(Choices(f"owner of {path}:{seed}"), plan)
+    plan = draw_arrays(Choices(f"arrays of {path}:{seed}"), plan)
     history = History(store, choices, plan)
     problems = history.run()
     scheduler = history.scheduler

@@ -8,6 +8,7 @@ promises as soon as they happen. It raises no error: it collects what breaks a p
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,12 +19,14 @@ from glidemq_orchestrate.testing.chaos.book import Book, JobKey, job_of
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.wire.call import Call
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, node_job_id
+from tests.properties.simulation.arrays import EPOCH, Elements, as_run
 from tests.rule_oracle import may_begin
 
 FLOW: Final = "f"
 PREFIX: Final = "glide"
 _WORDS: Final = 9
 _FIRST: Final = 12
+_AHEAD: Final = 15
 _MEETS_DEADLINES: Final = ("gmo_expire_due", "gmo_finish_and_fetch")
 ENDS: Final = {"done": "completed", "fail": "failed", "skip": "skipped"}
 _ENDED: Final = ("completed", "failed")
@@ -55,6 +58,7 @@ class ServerLedger:
         notes: What rounds of a portable flow will do: what, the text, and the nodes.
         lease_ms: How long the lease of the owner lasts; 0 without one.
         heard: When the owner was last heard of, in ms.
+        elements: What was accepted of the elements of arrays.
         staged: When generations of the portable path began that may not be current yet, in ms, by that id.
     """
 
@@ -79,6 +83,11 @@ class ServerLedger:
     lease_ms: int = 0
     heard: int = 0
     staged: dict[str, int] = field(default_factory=dict)
+    elements: Elements = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no elements."""
+        self.elements = Elements(self)
 
     def observe(self, call: Call[Any], reply: Any) -> None:
         """Read a call and its reply."""
@@ -207,9 +216,9 @@ class ServerLedger:
         That is the earlier end of a changed node that it follows. A node that had not ended has none.
         """
         if any(name in self._followers(one) for one in had_ended):
-            self._accept(name, "skipped", name, text)
+            self.accept(name, "skipped", name, text)
         elif (before := self.accepted(name)) is not None:
-            self._accept(name, before["kind"], before["run"], before["text"])
+            self.accept(name, before["kind"], before["run"], before["text"])
 
     def _changed_now(self, what: str, names: Sequence[str], text: str) -> None:
         followers = {follower for name in names for follower in self._followers(name)}
@@ -217,7 +226,7 @@ class ServerLedger:
             self.problems.append(f"{names} run again, and {ended}, which follow, have their ends")
         if what not in ("alone", "follow"):
             for name in names:
-                self._accept(name, what, name, text)
+                self.accept(name, what, name, text)
                 self.open.pop(self.job_of(name), None)
 
     def _followers(self, name: str) -> list[str]:
@@ -240,12 +249,18 @@ class ServerLedger:
 
     def _exchanged(self, words: Sequence[Any], reply: Any) -> None:
         queue = str(words[3]).partition("{")[2].partition("}")[0]
-        outcomes = [words[at : at + _WORDS] for at in range(_FIRST, len(words) - 1, _WORDS)]
+        end = len(words) - (len(words) - _FIRST) % _WORDS
+        outcomes = [words[at : at + _WORDS] for at in range(_FIRST, end, _WORDS)]
         for outcome, verdict in zip(outcomes, reply[0], strict=True):
             self._judged(queue, outcome, str(verdict))
+        self.elements.settle()
         if words[9] != "again":
-            for job_id, *_, epoch, _, ahead in reply[2]:
-                self._began((queue, job_id), f"{words[8]}{ahead}:{job_id}", int(epoch), int(words[4]))
+            for row in reply[2]:
+                token, now = f"{words[8]}{row[_AHEAD]}", int(words[4])
+                if len(row) > _AHEAD + 1:
+                    self.elements.began(queue, row, token, now)
+                else:
+                    self._began((queue, row[0]), f"{token}:{row[0]}", int(row[EPOCH]), now)
         self.problems += [f"a job could not start: {trouble}" for trouble in reply[7]]
 
     def _judged(self, queue: str, outcome: Sequence[Any], verdict: str) -> None:
@@ -255,7 +270,10 @@ class ServerLedger:
             return
         if verdict.startswith("error"):
             self.problems.append(f"{name}: {kind} was answered by {verdict}")
-        if verdict not in ("ok", "retrying", "failed"):
+        if verdict.partition("\n")[0] not in ("ok", "retrying", "failed"):
+            return
+        if job_id in self.elements.slices:
+            self.elements.judged(queue, outcome, verdict)
             return
         if self.open.pop(job, None) is None:
             self.problems.append(f"{name}: {kind} was accepted, but no attempt runs: it was ended before")
@@ -265,26 +283,29 @@ class ServerLedger:
         if kind == "back":
             self.first.pop((self.round, name), None)
         if verdict != "retrying" and kind in ENDS:
-            self._accept(name, ENDS[kind], run, str(outcome[5]))
+            self.accept(name, ENDS[kind], run, str(outcome[5]))
 
-    def _accept(self, name: str, end: str, run: str, text: str) -> None:
+    def accept(self, name: str, end: str, run: str, text: str) -> None:
         """The end of a node is accepted: that of a run, or, by the name of the node, one given by hand."""
-        job = self.job_of(name)
-        self._write(end, job, run=run, text=text)
+        self.accept_job(self.job_of(name), end, run, text)
+
+    def accept_job(self, job: JobKey, end: str, run: str, text: str) -> None:
+        """The end of a job is accepted; once in a round."""
+        self.write(end, job, run=run, text=text)
         in_round = [one for one in self.book.accepted[job] if one["round"] == self.round]
-        self.problems += (f"{name}: {problem} in a round" for problem in promises.accepted_once(in_round))
+        self.problems += (f"{job[1]}: {problem} in a round" for problem in promises.accepted_once(in_round))
 
     def _began(self, job: JobKey, run: str, epoch: int, now: int) -> None:
         name, completed = self.name_of(job[1]), set[str]()
         if self.is_current(job[1]):
             self.first.setdefault((self.round, name), now)
             self._check_repeat(name, self.open.get(job))
-            completed = self._check_order(self.nodes[name])
-        self._write("begin", job, run=run, epoch=epoch, completed=completed)
+            completed = self.check_order(self.nodes[name])
+        self.write("begin", job, run=run, epoch=epoch, completed=completed)
         self.open[job], self.alive[run] = run, now
         self.problems += promises.attempted_once(self.book, [job])
 
-    def _write(self, kind: str, job: JobKey, **fields: Any) -> None:
+    def write(self, kind: str, job: JobKey, **fields: Any) -> None:
         about = {"queue": job[0], "job": job[1], "flow": FLOW, "node": self.name_of(job[1])}
         self.book.add({"kind": kind, **about, "round": self.round, **fields})
 
@@ -298,7 +319,7 @@ class ServerLedger:
         if ended is not None and (ended["kind"] != "failed" or ended["round"] == self.round):
             self.problems.append(f"{name}: runs again in round {self.round} after {ended}")
 
-    def _check_order(self, node: FlowNode) -> set[str]:
+    def check_order(self, node: FlowNode) -> set[str]:
         """No node begins before its rule allows it; returns the dependencies that have completed."""
         ends = {str(name): end for name in node.after if (end := self.end_of(name)) is not None}
         completed = {name for name, end in ends.items() if end == "completed"}
@@ -320,7 +341,7 @@ class ServerLedger:
         """Nothing of the flow is left: what follows is another one."""
         for table in (self.changes, self.notes, self.open, self.alive, self.started, self.first, self.staged):
             table.clear()
-        self.book = Book()
+        self.book, self.elements = Book(), Elements(self)
         self.round, self.retried, self.was_cancelled, self.stored = 0, 0, False, FLOW
         self.client.unlink(self.home.key("events"))
 
@@ -334,7 +355,8 @@ class ServerLedger:
             return
         ends = {name: self.accepted(name) for name in map(str, self.nodes[begin["node"]].after)}
         accepted = {name: {end["run"]} for name, end in ends.items() if end and end["kind"] == "completed"}
-        found = promises.given_accepted(self.book, begin, inputs, accepted, begin["completed"])
+        given = {name: as_run(name, result) for name, result in inputs.items()}
+        found = promises.given_accepted(self.book, begin, given, accepted, begin["completed"])
         self.problems += (f"{begin['node']} {problem}" for problem in found)
 
     def accepted(self, name: str) -> LedgerEntry | None:
@@ -355,8 +377,8 @@ class ServerLedger:
         return str(state) if state in _ENDED else None
 
     def name_of(self, job_id: str) -> str:
-        """The node of a job."""
-        return job_id.partition("~")[2]
+        """The node of a job; of a slice or an element, the array."""
+        return re.split(r"[\[{]", job_id.partition("~")[2])[0]
 
     def is_current(self, job_id: str) -> bool:
         """Whether the job is of the current generation."""

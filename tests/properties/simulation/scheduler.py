@@ -237,7 +237,7 @@ class Scheduler:
     def _answer(self, call: Call[Any]) -> Any:
         reply = self.store.answer(call, self.now)
         if call.words[0] == "FCALL" and call.words[1] in _NEWS:
-            quiet = call.words[1] == "gmo_finish_and_fetch" and len(call.words) == 13
+            quiet = call.words[1] == "gmo_finish_and_fetch" and len(call.words) <= 14  # no outcome
             self._news += not quiet
         return reply
 

@@ -39,6 +39,7 @@ from glidemq_orchestrate.worker.handlers.signals import RetryLater, Skip, Unreco
 from glidemq_orchestrate.worker.listener import BLOCK_MS
 from glidemq_orchestrate.worker.renewing import MAX_BEAT_SECONDS
 from glidemq_orchestrate.worker.services.worker import ANNOUNCE_SECONDS, UPKEEP_SECONDS
+from tests.properties.simulation.arrays import SIZES, run_slice
 from tests.properties.simulation.ledger import PREFIX, ServerLedger
 from tests.properties.simulation.plan import JOB, node_data
 from tests.properties.simulation.process import Process, Program, Sleep, Task
@@ -58,6 +59,7 @@ class SimulatedWorker:
         queues: The names of its queues.
         heals: Handlers that fail do not after a retry.
         late: A queue that it does not fetch from before a time.
+        has_arrays: It runs slices of arrays.
         again: Begins its successor after a kill.
     """
 
@@ -69,6 +71,7 @@ class SimulatedWorker:
         *,
         heals: bool,
         late: tuple[str, int] = ("", 0),
+        has_arrays: bool = False,
         again: Callable[[], None] | None,
     ) -> None:
         token = scheduler.choices.token()
@@ -83,6 +86,7 @@ class SimulatedWorker:
         self.outbox: dict[str, list[Outcome]] = {name: [] for name in queues}
         self.unsent = 0
         self.closing = False
+        self._sizes = json.dumps({"": scheduler.choices.pick(SIZES)}) if has_arrays else ""
         self._handlers: dict[tuple[str, str], Task] = {}
         self._feeds: dict[str, Task] = {}
         weight = scheduler.choices.pick([0.2, 1.0, 1.0, 3.0])
@@ -190,7 +194,7 @@ class SimulatedWorker:
                 is_dry = False
                 continue
             self.unsent += 1
-            request = Request(outcomes, wanted, self.scheduler.choices.token())
+            request = Request(outcomes, wanted, self.scheduler.choices.token(), sizes=self._sizes)
             answer = yield from self._until_reply(keys, request)
             self.unsent -= 1
             if answer is not None:
@@ -248,12 +252,18 @@ class SimulatedWorker:
         else:
             if data["ms"]:
                 yield Sleep(data["ms"])
-            outcome = yield from self._run_user_code(attempt, data)
+            outcome = yield from self._outcome(attempt, data)
         key = attempt.queue, attempt.job_id
         del self._handlers[key], self.held[key]
         self._report(outcome)
 
-    def _run_user_code(self, attempt: Attempt, data: dict[str, object]) -> Op[Outcome]:
+    def _outcome(self, attempt: Attempt, data: dict[str, object]) -> Op[Outcome]:
+        if attempt.slice is not None:
+            return (yield from run_slice(self, attempt, attempt.slice))
+        return (yield from self.run_user_code(attempt, data, run_of(attempt)))
+
+    def run_user_code(self, attempt: Attempt, data: dict[str, object], run: str) -> Op[Outcome]:
+        """The outcome of a node or of an element; its result is the name of the run."""
         error: Exception | None = None
         end = "completed" if self.heals and data["end"] == "failed" and self.ledger.round else data["end"]
         if data["grows"] and attempt.flow_id and not attempt.options.portable:
@@ -267,7 +277,7 @@ class SimulatedWorker:
         elif error is None:
             error = self._raised(attempt, data, str(end))
         if error is None:
-            return outcome_of_value(attempt, run_of(attempt), 0.0)
+            return outcome_of_value(attempt, run, 0.0)
         return outcome_of_error(attempt, error, 0.0, now_ms=self.scheduler.now)
 
     def _raised(self, attempt: Attempt, data: dict[str, object], end: str) -> Exception | None:
@@ -283,7 +293,8 @@ class SimulatedWorker:
 
     def _check_inputs(self, attempt: Attempt) -> None:
         """The results of the completed dependencies, no others and none missing."""
-        self.ledger.check_inputs(run_of(attempt), read_results(attempt.inputs or {}))
+        run = run_of(attempt, attempt.slice.indexes[0] if attempt.slice else None)
+        self.ledger.check_inputs(run, read_results(attempt.inputs or {}))
 
     def _report(self, outcome: Outcome) -> None:
         queue = outcome.attempt.queue

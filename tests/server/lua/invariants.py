@@ -62,7 +62,7 @@ class Scan:
             for job_id, job in self.jobs.items()
             if job.get("state") == "active"
             and job.get("activeSource") != "stream"
-            and (job.get("lifo") == "1" or int(job["priority"]) > 0)
+            and (job.get("lifo") == "1" or int(job.get("priority", 0)) > 0)
         }
 
     def _under(self, start: str) -> list[tuple[str, Any]]:

@@ -14,6 +14,7 @@ _READ = {
     "zset": ("ZRANGE", 0, -1, "WITHSCORES"),
     "hash": ("HGETALL",),
     "stream": ("XRANGE", "-", "+"),
+    "bitmap": ("BITCOUNT",),  # its bytes are no text
 }
 
 
@@ -23,7 +24,8 @@ def dump(client: Any) -> Dump:
     pipe = client.pipeline(transaction=False)
     for key in keys:
         pipe.type(key)
-    kinds = pipe.execute()
+    types = zip(keys, pipe.execute(), strict=True)
+    kinds = ["bitmap" if kind == "string" and key.endswith(":done") else kind for key, kind in types]
     for key, kind in zip(keys, kinds, strict=True):
         command, *rest = _READ[kind]
         pipe.execute_command(command, key, *rest)

@@ -382,9 +382,11 @@ def test_nothing_of_an_array_outlives_the_retention_of_its_flow(
     spec = FlowSpec("f", [ArrayNode("a", over=list(range(50)), attempts=2)], queue="etl", retention=0.2)
     flow = flows.submit(spec, flow_id="x")
     run_worker(["etl"], {"a": Calls(act)})
-    flow.wait(timeout=30)
+    ended = flow.wait(timeout=30).state
     eventually(lambda: not [key for key in redis_client.keys("*") if "~a" in key], 30)
     assert redis_client.exists("glide:{etl}:gmo:arrays") == 0
+    assert flows.submit(spec, flow_id="x").status().state is ended, "it attaches, as to any expired flow"
+    assert not [key for key in redis_client.keys("*") if "~a" in key]
 
 
 def test_an_array_runs_after_a_node_that_a_node_worker_completes(

@@ -1,0 +1,201 @@
+"""Arrays in histories: which nodes are arrays, how a worker runs a slice, what must hold of their elements.
+
+An element counts as a job of the book, ``<job id of the array>[<position>]``. The server ends the node
+itself, with the last element; what it says of the end is compared with the accepted ends of the elements.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from glidemq_orchestrate import ArrayNode, FlowNode
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.flows.elements import Array, read_results
+from glidemq_orchestrate.jobs.attempt import Attempt, Slice
+from glidemq_orchestrate.testing.chaos import promises
+from glidemq_orchestrate.testing.chaos.book import JobKey
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.slices import line_of, read_items
+from tests.properties.simulation.choices import Choices
+from tests.properties.simulation.plan import Plan
+
+SIZES: Final = [1, 2, 3, 7]
+PREFIX: Final = "glide"
+EPOCH: Final = 13
+_ENDS: Final = {"d": "completed", "s": "skipped", "f": "failed"}
+
+
+def draw_arrays(choices: Choices, plan: Plan) -> Plan:
+    """The same plan; in some, nodes are arrays. Those have no limits, and users change no nodes."""
+    has_changes = any(" " in what for _, what in plan.steps)
+    if plan.path == "portable" or has_changes or plan.spec.queue_timeout or not choices.chance(0.35):
+        return plan
+    nodes = [_perhaps_array(choices, node) for node in plan.spec.nodes]
+    return replace(plan, spec=replace(plan.spec, nodes=nodes))
+
+
+def _perhaps_array(choices: Choices, node: FlowNode) -> FlowNode:
+    assert isinstance(node.data, dict)
+    if node.data["grows"] or not choices.chance(0.5):
+        return node
+    size = choices.between(1, 7)
+    options = replace(node.options, priority=0, lifo=False, ordering=None, timeout=None)
+    return ArrayNode(
+        node.name,
+        queue=node.queue,
+        job=node.job,
+        data=node.data,
+        after=node.after,
+        options=options,
+        rule=node.rule,
+        on_failure=node.on_failure,
+        over=range(0, 10 * size, 10) if choices.chance(0.5) else [10 * index for index in range(size)],
+        max_running=choices.pick([None, None, 1, 2]),
+    )
+
+
+def fails(data: Mapping[str, Any], index: int) -> bool:
+    """Whether an element is the one that fails in an array that does."""
+    return data["end"] == "failed" and index == 0
+
+
+def run_slice(worker: Any, attempt: Attempt, part: Slice) -> Op[Outcome]:
+    """Run the elements of a slice, or the first of them; returns its outcome."""
+    lines: list[str] = []
+    data = json.loads(attempt.data)
+    for index, item, tried in zip(part.indexes, read_items(part), part.tried, strict=True):
+        if item != 10 * index:
+            worker.ledger.problems.append(f"element {index} of {part.array_id} got the item {item}")
+        element = copy(attempt)
+        element.job_id, element.attempts_made, element.element = f"{part.array_id}[{index}]", tried, index
+        own = data if data["end"] != "failed" or fails(data, index) else {**data, "end": "completed"}
+        outcome = yield from worker.run_user_code(element, own, run_of(attempt.token, attempt.job_id, index))
+        lines.append(line_of(outcome))
+        if worker.scheduler.choices.chance(0.1):  # others can run the rest
+            break
+    return Outcome(attempt, Kind.ELEMENTS, "\n".join(lines))
+
+
+def run_of(token: str, slice_id: str, index: int) -> str:
+    """The run of an element: that of its slice, with its position."""
+    return f"{token}:{slice_id}[{index}]"
+
+
+def as_run(name: str, result: Any) -> str:
+    """What a dependent gets of a node: the run of its attempt, or the counts of an array."""
+    return result if isinstance(result, str) else f"{name} {json.dumps(result, sort_keys=True)}"
+
+
+@dataclass(slots=True)
+class Elements:
+    """What the server has accepted of the elements of arrays.
+
+    Attributes:
+        ledger: That of the whole history.
+        slices: The elements of each slice that was leased.
+        ended: How the elements of each array have ended, by the id of its job.
+        touched: The arrays of which the current call has ended slices.
+    """
+
+    ledger: Any
+    slices: dict[str, Slice] = field(default_factory=dict)
+    ended: dict[str, dict[int, str]] = field(default_factory=dict)
+    touched: set[JobKey] = field(default_factory=set)
+
+    def began(self, queue: str, row: Sequence[Any], token: str, now: int) -> None:
+        """A slice was leased: each of its elements begins."""
+        ledger, completed = self.ledger, set[str]()
+        slice_id, epoch, part = row[0], int(row[EPOCH]), Slice.from_row(row[0], row[-1])
+        self.slices[slice_id] = part
+        ledger.alive[f"{token}:{slice_id}"] = now
+        if is_current := ledger.is_current(slice_id):
+            name = ledger.name_of(slice_id)
+            ledger.first.setdefault((ledger.round, name), now)
+            completed = ledger.check_order(ledger.nodes[name])
+        for index in part.indexes:
+            job, run = (queue, f"{part.array_id}[{index}]"), run_of(token, slice_id, index)
+            if is_current:
+                self._check_repeat(job, part.array_id, index)
+            ledger.write("begin", job, run=run, epoch=epoch, completed=completed)
+            ledger.open[job] = run
+            ledger.problems += promises.attempted_once(ledger.book, [job])
+
+    def _check_repeat(self, job: JobKey, array_id: str, index: int) -> None:
+        """No element is taken over before the lease of its slice ends; one that has ended well stays so."""
+        ledger, before = self.ledger, self.ledger.open.get(job)
+        if before is not None and ledger.book.begins[before]["round"] == ledger.round:
+            ago = ledger.latest - ledger.alive[before.rpartition("[")[0]]
+            if ago < ledger.lock_ms:
+                ledger.problems.append(
+                    f"{job[1]}: taken over {ago} ms after the last sign of life of {before}"
+                )
+        end = self.ended.get(array_id, {}).pop(index, None)
+        if end is None:
+            return
+        last = ledger.book.accepted[job][-1]
+        if end != "failed" or last["round"] == ledger.round:
+            ledger.problems.append(f"{job[1]}: runs again in round {ledger.round} after {last}")
+
+    def judged(self, queue: str, outcome: Sequence[Any], verdict: str) -> None:
+        """The outcome of a slice was accepted; elements without a line are given back."""
+        kind, slice_id, _, token, _, text = outcome[:6]
+        ledger, part = self.ledger, self.slices[slice_id]
+        lines = {"elements": text.split("\n"), "fail": ["f"] * len(part.indexes)}.get(kind, [])
+        verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
+        unrun = [""] * (len(part.indexes) - len(lines))
+        for index, line, one in zip(part.indexes, [*lines, *unrun], [*verdicts, *unrun], strict=True):
+            job, run = (queue, f"{part.array_id}[{index}]"), run_of(token, slice_id, index)
+            if ledger.open.pop(job, None) is None:
+                ledger.problems.append(
+                    f"{job[1]}: {line} was accepted, but no attempt runs: it was ended before"
+                )
+            ledger.problems += promises.accepted_from_last(ledger.book, run)
+            if one not in ("ok", "failed") or line[:1] not in _ENDS or not ledger.is_current(slice_id):
+                continue
+            end = self.ended.setdefault(part.array_id, {})[index] = _ENDS[line[:1]]
+            ledger.accept_job(job, end, run, line[1:])
+        self.touched.add((queue, part.array_id))
+
+    def settle(self) -> None:
+        """The call is over: note which arrays it has ended, and hold their ends against those of elements."""
+        for queue, array_id in self.touched:
+            name = self.ledger.name_of(array_id)
+            if self.ledger.is_current(array_id) and (end := self.ledger.end_of(name)):
+                self._settled(name, end, QueueKeys(PREFIX, queue).job(array_id), self.ended.get(array_id, {}))
+        self.touched.clear()
+
+    def _settled(self, name: str, end: str, key: str, ended: Mapping[int, str]) -> None:
+        ledger, counts = self.ledger, Counter(ended.values())
+        fields = ("returnvalue", "failedReason", "gmo:skipped")
+        result, reason, skipped = ledger.client.hmget(key, *fields)
+        if end == "failed" and reason.startswith("cancelled: "):
+            return
+        size = len(ledger.nodes[name].over)
+        wanted = {"elements": size} | {kind: counts[kind] for kind in ("completed", "failed", "skipped")}
+        text = reason if end == "failed" else skipped if end == "skipped" else ""
+        should = "failed" if counts["failed"] else "skipped" if counts["skipped"] == size else "completed"
+        if counts.total() != size or end != should:
+            ledger.problems.append(f"{name} is {end}, but of its {size} elements were accepted {ended}")
+        elif end == "completed" and json.loads(result) != wanted:
+            ledger.problems.append(f"{name} has the result {result}, not {wanted}")
+        elif end == "failed" and not text.startswith(
+            f"{counts['failed']} of {size} elements failed; element "
+        ):
+            ledger.problems.append(f"{name} failed for {text!r}, but was accepted {ended}")
+        ledger.accept(name, end, as_run(name, json.loads(result)) if end == "completed" else name, text)
+
+    def result_problems(self, array: Array, name: str) -> Op[list[str]]:
+        """What is wrong with the results of a completed array."""
+        job, found = self.ledger.job_of(name), (yield from read_results(array, 0, None))
+        accepted = {
+            index: self.ledger.book.accepted[job[0], f"{job[1]}[{index}]"][-1]["run"]
+            for index, end in self.ended.get(job[1], {}).items()
+            if end == "completed"
+        }
+        return [] if found == accepted else [f"the results of {name} are {found}, not {accepted}"]
