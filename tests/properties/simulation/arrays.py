@@ -45,12 +45,13 @@ def _perhaps_array(choices: Choices, node: FlowNode) -> FlowNode:
     if node.data["grows"] or not choices.chance(0.5):
         return node
     size = choices.between(1, 7)
+    data = node.data | {"ms": min(int(str(node.data["ms"])), 400)}  # a slice takes as long as a node
     options = replace(node.options, priority=0, lifo=False, ordering=None, timeout=None)
     return ArrayNode(
         node.name,
         queue=node.queue,
         job=node.job,
-        data=node.data,
+        data=data,
         after=node.after,
         options=options,
         rule=node.rule,
