@@ -16,14 +16,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from glidemq_orchestrate.clients.facade import AsyncFacade
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, seconds
 from glidemq_orchestrate.jobs.attempt import Attempt, worker_id
 from glidemq_orchestrate.server.calls import learn_time
+from glidemq_orchestrate.server.libraries import repeat_lost
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.shards import read_shards
 from glidemq_orchestrate.wire.call import Op, ask_each
@@ -34,6 +35,9 @@ from glidemq_orchestrate.worker.renewing import Renewer
 from glidemq_orchestrate.worker.tasks import OwnTask, reconnect_delays
 from glidemq_orchestrate.worker.threads import Threads
 from glidemq_orchestrate.worker.watchdog import RunningHandler, Watchdog
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.io.gathering import GatheringDriver
 
 logger = logging.getLogger("glidemq_orchestrate.worker")  # used by the whole package
 logger.addFilter(OneLine())
@@ -67,6 +71,7 @@ class Service(AsyncFacade, ABC):
         self._closing: set[asyncio.Task[None]] = set()
         self._failures = FailureLog(name)
         self._owns_signals = False
+        self._chores_driver: GatheringDriver | None = None
 
     def run(self) -> None:
         """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Raises as ``serve``."""
@@ -166,6 +171,26 @@ class Service(AsyncFacade, ABC):
     def _guarded(self, op: Op[T]) -> Op[T]:
         """The operation without confirmation: chores are repeated, and ``Receipts`` confirm results."""
         return unconfirmed(op) if self._confirmation else op
+
+    async def _run_chore(self, op: Op[T]) -> T:
+        """Run an operation of a chore; those of many queues share connections and trips."""
+        if self._chores_driver is None:
+            await self._connected()
+            from glidemq_orchestrate.io.gathering import GatheringDriver  # noqa: PLC0415  as in ``_connected``
+
+            self._chores_driver = GatheringDriver(self._settings, repeat_lost, self._moving_seconds)
+        try:
+            return await self._chores_driver.run(self._guarded(op))
+        except TransportError:
+            self._forget_sync()
+            raise
+
+    async def close(self) -> None:
+        """Close the connections of this process. Repeatable. A later call opens new ones."""
+        if (driver := self._chores_driver) is not None:
+            self._chores_driver = None
+            await driver.aclose()
+        await super().close()
 
     async def _run_confirmed(self, op: Op[T]) -> T:
         """Run an operation with confirmation, as a client does: a handler or caller relies on it."""

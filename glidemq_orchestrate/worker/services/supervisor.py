@@ -137,7 +137,7 @@ class Supervisor(Service):
             self._watch(area)
 
     def _watch(self, area: Area) -> None:
-        self._every(_what(area), MAX_REST_SECONDS, functools.partial(supervise, self._run, area))
+        self._every(_what(area), MAX_REST_SECONDS, functools.partial(supervise, self._run_chore, area))
 
     async def _finish(self) -> None:
         await self._end_tasks()

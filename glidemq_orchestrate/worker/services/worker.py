@@ -298,7 +298,7 @@ class Worker(HandlerService, RegistersHandlers):
         reclaim_seconds = min(self._lock_seconds / 2, RECLAIM_SECONDS)
         self._every(f"reclaiming of queue {name}", reclaim_seconds, chores.reclaim)
         self._every(f"supervision of queue {name}", UPKEEP_SECONDS, chores.supervise)
-        report = partial(jobs.statistics.report, self._run, keys)
+        report = partial(jobs.statistics.report, self._run_chore, keys)
         self._every(f"statistics of queue {name}", REPORT_SECONDS, report, immediately=False)
         fire = partial(chores.fire, feed)
         self._every(f"schedules of queue {name}", UPKEEP_SECONDS, fire, woken=feed.rescheduled)
@@ -422,7 +422,15 @@ class Worker(HandlerService, RegistersHandlers):
         area = Area(own, self._clock, every_ms, every_ms, self._supervised)
         silent = SilentWorkers(keys.queue, self._slots)
         return QueueChores(
-            self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, silent, area, self._clock
+            self._run_chore,
+            self.id,
+            keys,
+            self.handlers,
+            self._slots,
+            self._heartbeats,
+            silent,
+            area,
+            self._clock,
         )
 
 

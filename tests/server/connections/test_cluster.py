@@ -37,8 +37,11 @@ from glidemq_orchestrate.errors import (
     LibraryVersionMismatch,
     TransportError,
 )
+from glidemq_orchestrate.io.gathering import GatheringDriver
 from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.server.findings import cluster_rule, rule
+from glidemq_orchestrate.wire.call import ask, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.builders import slot_node
 from tests.chaos.versions import NEWER, OLDER, of_version
 from tests.conftest import Eventually, RunWorker
@@ -308,6 +311,25 @@ def test_a_worker_survives_the_death_and_the_restart_of_a_primary(
 def _is_up(primaries: Primaries) -> bool:
     infos = [server.client.execute_command("CLUSTER INFO") for server in primaries.servers]
     return all(one["cluster_state"] == "ok" for one in infos)
+
+
+async def test_chores_of_a_silent_primary_hold_up_no_others(primaries: Primaries, url: str) -> None:
+    """They share trips with others to the same server only."""
+    driver = GatheringDriver(ConnectionSettings.resolve(url))
+    read = {name: ask(command("EXISTS", QueueKeys("glide", name).key("meta"), decode=int)) for name in QUEUES}
+    await driver.run(ask(command("EXISTS", QueueKeys("glide", "b").key("id"), decode=int)))
+    silent = primaries.owner("b").process
+    assert silent is not None
+    silent.send_signal(signal.SIGSTOP)
+    try:
+        tasks = {name: asyncio.create_task(driver.run(op)) for name, op in read.items()}
+        async with asyncio.timeout(5):
+            assert [await tasks[name] for name in QUEUES if name != "b"] == [0, 0]
+        assert not tasks["b"].done()
+    finally:
+        silent.send_signal(signal.SIGCONT)
+    assert await tasks["b"] == 0
+    await driver.aclose()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])

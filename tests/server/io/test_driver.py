@@ -13,6 +13,7 @@ from glidemq_orchestrate.attempts.exchange import Kind
 from glidemq_orchestrate.errors import OutcomeUnknown, ProtocolError
 from glidemq_orchestrate.io import connect, delivery
 from glidemq_orchestrate.io.aio import AsyncDriver
+from glidemq_orchestrate.io.gathering import GatheringDriver
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire import replies
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 PING = command("PING", decode=replies.text)
 
 
-async def test_a_cancelled_call_is_cancelled_at_whatever_moment(url: str) -> None:
-    driver, dice = AsyncDriver(ConnectionSettings.resolve(url)), random.Random(1)
+@pytest.mark.parametrize("kind", [AsyncDriver, GatheringDriver])
+async def test_a_cancelled_call_is_cancelled_at_whatever_moment(url: str, kind: type[AsyncDriver]) -> None:
+    driver, dice = kind(ConnectionSettings.resolve(url)), random.Random(1)
     cancelled = 0
     for _ in range(400):
         task = asyncio.create_task(driver.run(ask(PING)))
@@ -41,8 +43,9 @@ async def test_a_cancelled_call_is_cancelled_at_whatever_moment(url: str) -> Non
     await driver.aclose()
 
 
-async def test_a_reply_is_never_that_of_another_call(url: str) -> None:
-    driver, dice = AsyncDriver(ConnectionSettings.resolve(url)), random.Random(2)
+@pytest.mark.parametrize("kind", [AsyncDriver, GatheringDriver])
+async def test_a_reply_is_never_that_of_another_call(url: str, kind: type[AsyncDriver]) -> None:
+    driver, dice = kind(ConnectionSettings.resolve(url)), random.Random(2)
 
     async def echo(number: int) -> None:
         reply = await driver.run(ask(command("ECHO", number, decode=replies.text)))
