@@ -30,7 +30,7 @@ LIMITS: Final = ("running", "failed")
 """The parts of a definition that do not affect results."""
 CHUNKS_PER_CALL: Final = 50
 CALLS_PER_TRIP: Final = 20
-_UNSUPPORTED: Final = ("priority", "lifo", "ttl", "ordering", "cost", "fallbacks")
+_UNSUPPORTED: Final = ("lifo", "ttl", "ordering", "cost", "fallbacks")
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,8 @@ class ArrayNode(FlowNode):
         max_failed: How many elements may fail, as a number or as a share such as ``"1%"`` (rounded down).
             With more, the node fails immediately and no further element starts. None: every element runs,
             and any failure fails the node.
-        options: As for ``FlowNode``, for each element; ``delay`` is that of the node. Not supported:
-            priority, LIFO, time to live, ordering key, cost, fallbacks.
+        options: As for ``FlowNode``, for each element; ``delay`` and ``priority`` are those of the node. Not
+            supported: LIFO, time to live, ordering key, cost, fallbacks.
     """
 
     over: Sequence[JsonLike] = field(default=(), repr=False)

@@ -93,6 +93,7 @@ gmo:kept:<state>:<count> | sorted set | the newest jobs with this retention coun
 gmo:passed:<state> | string | up to which ended job all are needed | queue 1 | obliterate
 gmo:list-held | sorted set | jobs from lists that our workers run | work | the end of the attempt; the reclaim
 gmo:arrays | sorted set | open arrays, and when their elements can run | work | the end of the array; a cancel
+gmo:array-priorities | sorted set | open arrays with a priority | work | the end of the array; a cancel
 gmo:workers | sorted set | our live workers | work | their end; another one, a minute after the last heartbeat
 gmo:supervisor | string | the leader | timed | after 6 s
 gmo:supervised | hash | the progress of the supervisors | queue 12 | obliterate

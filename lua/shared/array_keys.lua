@@ -11,6 +11,7 @@ function M.erase(prefix, job_id)
   local key = prefix .. 'gmo:array:' .. job_id
   local runs = math.min(L.numbers.int(redis.call('HGET', key, 'run'), 0), MAX_RUNS)
   redis.call('ZREM', prefix .. 'gmo:arrays', job_id)
+  redis.call('ZREM', prefix .. 'gmo:array-priorities', job_id)
   for _, slice_id in ipairs(redis.call('SMEMBERS', key .. ':slices')) do
     redis.call('UNLINK', prefix .. 'job:' .. slice_id)
     redis.call('ZREM', prefix .. 'gmo:list-held', slice_id)

@@ -56,8 +56,9 @@ local function start_jobs(x, count, is_limited)
     return L.fetch.jobs(x, count)
   end
   x.sizes = is_limited and {} or cjson.decode(x.sizes)
-  L.fetch.jobs(x, count > 1 and math.floor(count / 2) or x.now % 2)
-  return L.slices.fetch(x, count) or L.fetch.jobs(x, count)
+  L.turns.fetch_first(x, count)
+  L.fetch.jobs(x, #x.jobs + L.turns.half(x, count - #x.jobs))
+  return L.turns.fetch(x, count) or L.fetch.jobs(x, count)
 end
 
 -- Starts up to `wanted` jobs as far as the queue allows; returns whether it had that many, which limit blocked jobs,

@@ -4,6 +4,7 @@
 -- active and no worker holds it: workers lease slices of it, see slices.lua.
 --   <prefix>gmo:arrays                    zset: job ids of open arrays -> from when on a slice can be leased, ms; if one
 --                                         can, since when the array waits for its turn
+--   <prefix>gmo:array-priorities          zset: job ids of those that have a priority -> the priority
 --   <prefix>gmo:array:<job id>            hash: opened (ms), next (the first element that was never leased), completed,
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
 --                                         (when its progress was last written), run (how often it was opened again),
@@ -65,9 +66,14 @@ function L.arrays.place(a, now, had_its_turn, fetches)
   end
 end
 
--- Opens an array whose dependencies have ended: workers lease slices after the delay.
+-- Opens an array whose dependencies have ended: workers lease slices after the delay. It is active, but from no list.
 function L.arrays.open(prefix, job_id, delay, now)
-  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'active', 'lastActive', L.numbers.text(now))
+  local job_key = prefix .. 'job:' .. job_id
+  local priority = int(redis.call('HGET', job_key, 'priority'), 0)
+  redis.call('HSET', job_key, 'state', 'active', 'lastActive', L.numbers.text(now), 'activeSource', 'stream')
+  if priority > 0 then
+    redis.call('ZADD', prefix .. 'gmo:array-priorities', priority, job_id)
+  end
   redis.call('HSET', prefix .. 'gmo:array:' .. job_id, 'opened', L.numbers.text(now + delay))
   L.arrays.place(L.arrays.read(prefix, job_id), now)
 end
@@ -105,6 +111,7 @@ function L.arrays.close(prefix, job_id)
   if redis.call('ZREM', prefix .. 'gmo:arrays', job_id) == 0 then
     return
   end
+  redis.call('ZREM', prefix .. 'gmo:array-priorities', job_id)
   L.slices.take_all(L.arrays.read(prefix, job_id))
 end
 

@@ -124,12 +124,14 @@ local function try(x, job_id, entry_id)
   end
 end
 
--- Starts jobs from a list.
+-- Starts jobs from a list until there are `count`.
 local function from_list(x, list_key, count)
   for _, job_id in ipairs(count > #x.jobs and redis.call('RPOP', list_key, count - #x.jobs) or {}) do
     try(x, job_id, '')
   end
 end
+
+L.fetch.from_list = from_list
 
 -- Reads new entries. Creates the workers' group if it is missing, as after FLUSHDB.
 local function read_stream(x, count)

@@ -6,7 +6,7 @@
 --   f<attempts allowed> <backoff, ms> <reason>
 -- In a reason, line ends are replaced by spaces.
 L.slices = {}
-local ARRAYS, MAX, BROKEN = 8, 100, 60000
+local MAX = 100
 -- A call leases slices until their costs reach BUDGET: COST for each, and for each element 1, or LARGE if its item has a
 -- chunk of its own.
 local BUDGET, COST, LARGE, PAGE = 1000, 20, 100, 500
@@ -98,37 +98,6 @@ local function add_row(x, slice, v, given)
   x.jobs[#x.jobs + 1] = row
 end
 
--- Leases slices of an array until `count` jobs have started, or as many elements as one call may lease.
-local function fetch_of(x, job_id, count)
-  local a, v = L.arrays.read(x.prefix, job_id), L.fetch.read(x.prefix .. 'job:' .. job_id)
-  if not a then
-    return redis.call('ZREM', x.prefix .. 'gmo:arrays', job_id) -- another client has removed it
-  end
-  local size, before, given = tonumber(x.sizes[v[1]] or x.sizes['']) or 1, #x.jobs, L.inputs.read(x.prefix, job_id)
-  while #x.jobs < count and (x.leased or 0) < BUDGET do
-    local ahead = x.starts and #x.jobs >= x.starts and '+' or ''
-    local slice = lease(x, a, v, size, ahead)
-    if not slice then break end
-    add_row(x, slice, v, given)
-  end
-  L.arrays.place(a, x.now, #x.jobs > before)
-end
-
--- Leases slices of open arrays. Returns false if there were no more. One that cannot be read does not block the others.
-function L.slices.fetch(x, count)
-  local ready = redis.call('ZRANGEBYSCORE', x.prefix .. 'gmo:arrays', '-inf', x.now, 'LIMIT', 0, ARRAYS)
-  for _, job_id in ipairs(ready) do
-    local is_fine, why = pcall(fetch_of, x, job_id, count)
-    if not is_fine then
-      redis.call('ZADD', x.prefix .. 'gmo:arrays', text(x.now + BROKEN), job_id)
-      x.troubles[#x.troubles + 1] = job_id .. ': ' .. (type(why) == 'table' and why.err or tostring(why))
-    elseif #x.jobs >= count or (x.leased or 0) >= BUDGET then
-      break
-    end
-  end
-  return #x.jobs >= count or (x.leased or 0) >= BUDGET or #ready == ARRAYS
-end
-
 -- The array of a slice; nil if another client has removed it: then the slice is removed too.
 function L.slices.array(prefix, slice_id, array_id)
   local a = L.arrays.read(prefix, array_id)
@@ -189,4 +158,4 @@ function L.slices.give_back(a, slice_id, due)
   end
 end
 
-L.slices.remove, L.slices.MAX = remove, MAX
+L.slices.lease, L.slices.add_row, L.slices.remove, L.slices.MAX, L.slices.BUDGET = lease, add_row, remove, MAX, BUDGET

@@ -46,7 +46,7 @@ def _perhaps_array(choices: Choices, node: FlowNode) -> FlowNode:
         return node
     size = choices.between(1, 7)
     data = node.data | {"ms": min(int(str(node.data["ms"])), 400)}  # a slice takes as long as a node
-    options = replace(node.options, priority=0, lifo=False, ordering=None, timeout=None)
+    options = replace(node.options, lifo=False, ordering=None, timeout=None)
     return ArrayNode(
         node.name,
         queue=node.queue,

@@ -35,7 +35,7 @@ BAD: dict[str, tuple[dict[str, Any], type[GlideMQError]]] = {
     "node a: item 1 is not JSON: Object of type object": ({"over": [1, object()]}, EncodeError),
     "node a: item 0 is 1,048,578 bytes": ({"over": ["x" * 1_048_576]}, PayloadTooLarge),
     "node a: data of an array must be an object": ({"over": [1], "data": [2]}, InvalidFlow),
-    "node a: elements of an array have no priority": ({"over": [1], "priority": 2}, InvalidFlow),
+    "node a: elements of an array have no lifo": ({"over": [1], "lifo": True}, InvalidFlow),
     "node a: max_running must be a whole number of at least 1, got 0": (
         {"over": [1], "max_running": 0},
         InvalidFlow,
