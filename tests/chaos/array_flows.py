@@ -55,7 +55,7 @@ def _array(chance: random.Random, queue: str, name: str, after: tuple[str, ...],
     )  # fmt: skip
     return _with_end(Step(
         name, queue, after, handler=handler, ms=chance.choice((0, 0, 1, 5)), fails=1,
-        spare=SPARE if handler == "array-process" else 0, array=elements,
+        spare=SPARE if handler == "array-process" else 0, array=elements, priority=elements.salt % 3,
     ))  # fmt: skip
 
 

@@ -127,6 +127,7 @@ class Step:
                 self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=self.after,
                 over=self.array.over, max_running=self.array.max_running, max_failed=self.array.max_failed,
                 attempts=self.attempts, backoff=Backoff("fixed", timedelta(milliseconds=50)),
+                priority=self.priority,
             )  # fmt: skip
         return FlowNode(
             self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=self.after,

@@ -102,7 +102,7 @@ def stops_cleanly(words: list[str], url: str, folder: Path, eventually: Eventual
         ) as process,
     ):
         try:
-            eventually(queue.workers)
+            eventually(queue.workers, 60)
             job_id = queue.add("load")
             eventually(
                 lambda: queue.get_job(job_id).progress == 1

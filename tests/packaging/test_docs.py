@@ -175,7 +175,7 @@ def test_steps_and_flow_of_a_page_run_as_printed(
     with subprocess.Popen([GLIDEMQ, *worker[1:]], cwd=tmp_path, env=env) as process:
         try:
             with Queue("etl", url) as queue:
-                eventually(queue.workers)
+                eventually(queue.workers, 60)  # it starts in a process of its own
             flow = [words for words in printed if words[1] == "flow" and "retry" not in words]
             shown = [run(words, tmp_path, env) for words in flow]
             again = [code for code in blocks("python", text) if 'submit(FlowSpec.from_file("' in code]
