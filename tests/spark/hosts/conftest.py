@@ -57,6 +57,11 @@ STEPS = """
         except Exception as exc:
             return [spark.createDataFrame(list(results.values())).groupBy().sum("rows").first()[0], str(exc)]
 
+    def makes_an_array(spark, ctx):
+        rows = spark.range(3).selectExpr("concat('part-', id) AS path").collect()
+        items = [row.path for row in rows]
+        ctx.flow.map_over(FlowNode("clean", queue="etl"), items, array=True, before=["report"])
+
     def sums(spark, ctx, *, parts):
         return spark.createDataFrame(parts).groupBy().sum("rows").first()[0]
 

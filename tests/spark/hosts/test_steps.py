@@ -6,13 +6,14 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, Queue
+from glidemq_orchestrate import ArrayNode, FlowNode, Queue
 from glidemq_orchestrate.errors import LeaseLost, NodeNotFound
 from glidemq_orchestrate.spark.failures import SessionUnfit, StepCancelled
 from glidemq_orchestrate.spark.hosts.pool import Hosts
@@ -97,6 +98,21 @@ def test_a_step_reads_the_results_of_an_array(shared: Hosts, make: Make) -> None
     one = make("sums", data={"inputs": inputs, "arguments": {}})
     one.ctx.flow = Flow()  # type: ignore[assignment]
     assert run(shared, one) == 60
+
+
+def test_a_step_makes_an_array_of_a_data_frame(shared: Hosts, make: Make) -> None:
+    added: list[Any] = []
+
+    class Flow:
+        def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str]) -> None:
+            added.extend((node, before) for node in nodes)
+
+    one = make("makes_an_array")
+    one.ctx.flow = Flow()  # type: ignore[assignment]
+    run(shared, one)
+    ((array, before),) = added
+    assert isinstance(array, ArrayNode)
+    assert (array.name, list(array.over), before) == ("clean", ["part-0", "part-1", "part-2"], ("report",))
 
 
 def test_logging_set_up_by_a_step_loses_no_line_of_another(
