@@ -65,7 +65,7 @@ def longest_call(client: Any) -> str:
     if not entries:
         return f"< {LOG_FROM_US / 1_000} ms"
     entry = max(entries, key=lambda found: found["duration"])
-    words = entry["command"].decode().split(" ", 2)
-    name = words[1] if words[0].upper() == "FCALL" else words[0]
+    words = entry["command"].split(b" ", 2)  # arguments may be of any bytes
+    name = (words[1] if words[0].upper() == b"FCALL" else words[0]).decode()
     over = sum(one["duration"] > LIMIT_US for one in entries)
     return f"{entry['duration'] / 1_000:.1f} ms {name}" + (f", {over} over 5 ms" if over else "")

@@ -12,6 +12,7 @@ from rich.console import Console
 from benchmarks.__main__ import ALL, chosen
 from benchmarks.report import jobs_table, ratios_table
 from benchmarks.rivals import RIVALS, ROOT, Contender
+from benchmarks.sizes import longest_call
 
 FIGURES = {
     "add one by one, jobs/s": {"glidemq": 3_000.0, "slow": 1_000.0, "fast": 4_000.0},
@@ -63,3 +64,20 @@ def test_rivals_are_chosen_by_name() -> None:
     assert chosen(ALL) == list(RIVALS)
     with pytest.raises(typer.BadParameter, match="no rival is named celry"):
         chosen("celry,rq")
+
+
+class SlowLog:
+    """A server whose slow log has the calls of rivals, with arguments that are not text."""
+
+    def slowlog_get(self, _: int) -> list[dict[str, Any]]:
+        return [
+            {"command": b"LPUSH huey.redis.bench \x80\x04\x9a", "duration": 700},
+            {"command": b"FCALL gmo_add 1 glide:{bench}:id \x9a", "duration": 7_000},
+        ]
+
+    def slowlog_reset(self) -> None:
+        pass
+
+
+def test_the_longest_call_has_a_name_whatever_bytes_a_rival_sent() -> None:
+    assert longest_call(SlowLog()) == "7.0 ms gmo_add, 1 over 5 ms"
