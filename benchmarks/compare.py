@@ -21,6 +21,8 @@ ADD: Final = 2_000
 BULK: Final = 20_000
 DRAIN: Final = 15_000
 TRIPS: Final = 200
+AT_LEAST: Final = 100  # whatever the scale: fewer end before a clock can tell
+PER_SLOT: Final = 20  # jobs to drain at least: the jobs at the gate end as well, and are not counted
 FLOWS: Final = (("fan-in", 1_000), ("fan-in", 10_000), ("columns", 1_001), ("layers", 1_000), ("chain", 100))
 FLOW_CONCURRENCY: Final = 50
 
@@ -70,8 +72,8 @@ def job_rows(scale: float) -> Iterator[Row]:
 
     def draining(concurrency: int) -> Measure:
         def measure(stage: Stage, contender: Contender) -> Numbers:
-            found = stage.drained(contender, concurrency, _part(DRAIN * contender.share, scale))
-            return drain_numbers(found, concurrency)
+            jobs = max(_part(DRAIN * contender.share, scale), PER_SLOT * concurrency)
+            return drain_numbers(stage.drained(contender, concurrency, jobs), concurrency)
 
         return measure
 
@@ -141,7 +143,7 @@ def measure_all(stage: Stage, rows: list[Row], rounds: int, console: Console) ->
 
 
 def _part(count: float, scale: float) -> int:
-    return max(int(count * scale), 10)
+    return max(int(count * scale), AT_LEAST)
 
 
 def results(figures: dict[str, dict[str, float]]) -> dict[str, Any]:

@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 
 from benchmarks.__main__ import ALL, chosen
+from benchmarks.compare import job_rows
 from benchmarks.report import jobs_table, ratios_table
 from benchmarks.rivals import RIVALS, ROOT, Contender
 from benchmarks.sizes import longest_call
+from benchmarks.stage import Drained
 
 FIGURES = {
     "add one by one, jobs/s": {"glidemq": 3_000.0, "slow": 1_000.0, "fast": 4_000.0},
@@ -64,6 +66,42 @@ def test_rivals_are_chosen_by_name() -> None:
     assert chosen(ALL) == list(RIVALS)
     with pytest.raises(typer.BadParameter, match="no rival is named celry"):
         chosen("celry,rq")
+
+
+class CountedStage:
+    """A stage that only notes how many jobs it was asked for."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def added(self, _: Contender, how: str, count: int) -> float:
+        self.counts[how] = count
+        return 1.0
+
+    def drained(self, _: Contender, concurrency: int, count: int) -> Drained:
+        self.counts[f"drain at {concurrency}"] = count
+        return Drained(count, 1.0, 1.0, 1.0)
+
+    def round_trips(self, _: Contender, count: int) -> list[float]:
+        self.counts["trips"] = count
+        return [1.0] * count
+
+
+def counts_of(share: float, scale: float) -> dict[str, int]:
+    """How many jobs each row asks for."""
+    stage: Any = CountedStage()
+    for row in job_rows(scale):
+        row.measure(stage, Contender("one", "", share=share))
+    counts: dict[str, int] = stage.counts
+    return counts
+
+
+def test_a_slow_library_at_a_small_scale_still_has_enough_jobs_to_measure() -> None:
+    counts = counts_of(share=0.05, scale=0.1)
+    assert counts.pop("drain at 50") == 1_000  # the 50 at the gate are no more than 5 %
+    assert counts.pop("drain at 10") == 200
+    assert set(counts.values()) == {100}
+    assert counts_of(share=1, scale=1)["drain at 50"] == 15_000
 
 
 class SlowLog:
