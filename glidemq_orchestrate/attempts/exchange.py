@@ -24,6 +24,8 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 MAX_OUTCOMES: Final = 50
 MAX_NODES: Final = 16  # the end of a node releases other nodes
 MAX_WANTED: Final = 64
+APPENDED: Final = "a"
+"""Begins the line of an item that an element adds to its array, in an outcome of elements."""
 UNBEGUN: Final = 1
 """The second number of ``LATER``: no handler was called, so the queue timeout of a node continues."""
 
@@ -81,8 +83,8 @@ class Outcome(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many elements of a slice have a line, for ``ELEMENTS``."""
-        return self.text.count("\n") + 1
+        """How many elements of a slice have ended, for ``ELEMENTS``."""
+        return sum(not line.startswith(APPENDED) for line in self.text.split("\n"))
 
 
 class Held(StrEnum):

@@ -69,11 +69,17 @@ class Array(NamedTuple):
     node: NodeStatus
     queue: QueueKeys
     definition: Mapping[str, Any]
+    appended: int
+
+    @property
+    def given(self) -> int:
+        """How many elements it had at first."""
+        return int(self.definition["size"])
 
     @property
     def size(self) -> int:
         """How many elements it has."""
-        return int(self.definition["size"])
+        return self.given + self.appended
 
     @property
     def key(self) -> str:
@@ -91,10 +97,14 @@ def array_of(ref: FlowRef, name: str) -> Op[Array]:
     """
     (node,) = yield from named_nodes(ref, [name])
     queue = QueueKeys(ref.home.prefix, node.queue)
-    definition = yield from ask(job_hash.get(queue, node.job_id, "gmo:array", parsed_object))
+    calls: list[Call[Any]] = [
+        job_hash.get(queue, node.job_id, "gmo:array", parsed_object),
+        command("HGET", queue.array(node.job_id), "appended", decode=number),
+    ]
+    definition, appended = yield from ask_all(calls)
     if "size" not in definition:
         raise ConfigurationError(f"node {name} of flow {ref.public_id} is not an array")
-    return Array(node, queue, definition)
+    return Array(node, queue, definition, appended)
 
 
 _COUNTED: Final = ("completed", "failed", "skipped", "running")
@@ -206,10 +216,12 @@ def read_item(array: Array, index: int) -> Op[Any]:
         raise NodeNotFound(f"array {array.node.name} has {array.size:,} elements, from 0")
     if not (per := int(array.definition["per"])):
         return int(array.definition["start"]) + index * int(array.definition["step"])
-    chunk = yield from ask(command("HGET", f"{array.key}:items", index // per, decode=lambda text: text))
+    is_given = index < array.given
+    where = (f"{array.key}:items", index // per) if is_given else (f"{array.key}:appended", index)
+    chunk = yield from ask(command("HGET", *where, decode=lambda text: text))
     if chunk is None:
         raise ResultRemoved(f"array {array.node.name}", [array.node.name])
-    return decode(chunk.split("\n")[index % per], where=f"item {index}")
+    return decode(chunk.split("\n")[index % per] if is_given else chunk, where=f"item {index}")
 
 
 def split_name(name: str) -> tuple[str, int] | None:

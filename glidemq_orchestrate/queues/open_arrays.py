@@ -77,7 +77,7 @@ def slice_ids(queue: QueueKeys) -> Op[list[str]]:
     return sorted(found)
 
 
-_COUNTED: Final = ("completed", "failed", "skipped", "running")
+_COUNTED: Final = ("appended", "completed", "failed", "skipped", "running")
 
 
 def _numbers(reply: Sequence[str | None]) -> list[int]:
@@ -86,7 +86,8 @@ def _numbers(reply: Sequence[str | None]) -> list[int]:
 
 def _left(definition: Mapping[str, Any], counts: Sequence[int]) -> int:
     """The elements that wait; none if another client has removed the array."""
-    return max(number(definition.get("size")) - sum(counts), 0)
+    appended, *ended_or_running = counts
+    return max(number(definition.get("size")) + appended - sum(ended_or_running), 0)
 
 
 def _room(definition: Mapping[str, Any], running: int, left: int) -> int:

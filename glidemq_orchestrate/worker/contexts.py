@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import DecodeError, ServerBusy
+from glidemq_orchestrate.errors import DecodeError, FlowTooLarge, ServerBusy
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.elements import results_in_flow
 from glidemq_orchestrate.flows.node_table import read_results
@@ -19,7 +19,7 @@ from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire.call import Run, ask
-from glidemq_orchestrate.wire.codec import JsonLike, decode
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, JsonLike, decode, encode_each
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.replies import is_moving
 from glidemq_orchestrate.wire.stored import number
@@ -27,6 +27,7 @@ from glidemq_orchestrate.worker.handlers.context import NO_FLOW, Cancelled, Cont
 from glidemq_orchestrate.worker.messenger import Messenger
 
 MOVING_PAUSE: Final = 0.5
+MAX_APPENDED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,32 @@ class RunningFlow(FlowOfNode):
                 await asyncio.sleep(MOVING_PAUSE)
             else:
                 return
+
+    def append(self, items: Iterable[JsonLike]) -> None:
+        """Add elements to the array over a list of which this job is an element, from any handler.
+
+        They join the end of the array when this element completes, in the same step; a failed, lost or
+        cancelled attempt adds nothing. The array completes after them, and its counts include them. When all
+        of a completed array runs again, it begins with its original items.
+
+        Args:
+            items: At most 1,000 for each element, each JSON of at most 1 MiB; all together at most 1 MiB.
+
+        Raises:
+            RuntimeError: This job is not an element of an array over a list.
+            EncodeError, PayloadTooLarge: An item is not JSON, or too large. Nothing was added.
+            FlowTooLarge: These would be too many or too large. Nothing was added.
+        """
+        part = self._attempt.slice
+        if part is None or not part.items:
+            super().append(items)
+        texts = [*self.appended, *encode_each(list(items), where="item")]
+        if len(texts) > MAX_APPENDED or sum(map(len, texts)) > MAX_PAYLOAD_BYTES:
+            raise FlowTooLarge(
+                f"an element can append at most {MAX_APPENDED:,} items with {MAX_PAYLOAD_BYTES:,} bytes in "
+                f"all, not {len(texts):,} with {sum(map(len, texts)):,}"
+            )
+        self.appended = texts
 
     def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
         """Read the results of completed elements of an array of this flow, by position, from a plain handler.

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, TypeAlias
 
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import APPENDED, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt, Slice
 from glidemq_orchestrate.wire.codec import decode
 from glidemq_orchestrate.worker.executor import Executor, refuse
+from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.handlers.registered import Registered
@@ -28,7 +29,8 @@ SLICE_SECONDS: Final = 0.1
 """How long a slice should take; it decides how many elements the next ones have."""
 MAX_SECONDS: Final = 0.5
 MAX_CHARACTERS: Final = 1_000_000
-"""Of the results of a slice: it ends when it has more."""
+MAX_LINES: Final = 1_000
+"""Of the results and added items of a slice: it ends when it has more."""
 YIELD_SECONDS: Final = 0.005
 """How long async handlers that await nothing may keep the loop."""
 LOST: Final = "its worker was lost while it may have run, and it must not run again"
@@ -114,8 +116,9 @@ async def _run_together(
     execution.contexts = [
         executor.contexts.of_element(attempt, index, item, tried) for index, item, tried in elements
     ]
+    contexts = execution.contexts
     outcomes = await executor.call(execution, registered, [attempt] * len(elements))
-    return _ended(attempt, outcomes)
+    return _ended(attempt, outcomes, contexts)
 
 
 async def _run_in_turn(
@@ -137,9 +140,9 @@ async def _run_in_turn(
         (outcome,) = await executor.call(execution, registered, execution.attempts)
         if outcome is None or execution.stopped:
             return (None,)
-        lines.append(line := line_of(outcome))
-        now, size = time(), size + len(line)
-        is_long = size > MAX_CHARACTERS or now - began > MAX_SECONDS
+        lines += (more := lines_of(outcome, context))
+        now, size = time(), size + sum(map(len, more))
+        is_long = size > MAX_CHARACTERS or len(lines) > MAX_LINES or now - began > MAX_SECONDS
         if is_long or slots.stopping or context.cancelled.is_set():
             break
         if now - paused > YIELD_SECONDS:
@@ -149,11 +152,21 @@ async def _run_in_turn(
     return (Outcome(attempt, Kind.ELEMENTS, "\n".join(lines)),)
 
 
-def _ended(attempt: Attempt, outcomes: Sequence[Outcome | None]) -> Sequence[Outcome | None]:
-    known = [outcome for outcome in outcomes if outcome is not None]
-    if len(known) < len(outcomes):
-        return (None,)
-    return (Outcome(attempt, Kind.ELEMENTS, "\n".join(map(line_of, known))),)
+def _ended(
+    attempt: Attempt, outcomes: Sequence[Outcome | None], contexts: Sequence[Context]
+) -> Sequence[Outcome | None]:
+    lines: list[str] = []
+    for outcome, context in zip(outcomes, contexts, strict=True):
+        if outcome is None:
+            return (None,)
+        lines += lines_of(outcome, context)
+    return (Outcome(attempt, Kind.ELEMENTS, "\n".join(lines)),)
+
+
+def lines_of(outcome: Outcome, context: Context) -> list[str]:
+    """The line for the outcome of an element, and those of the items that it adds to its array."""
+    added = context.flow.appended if outcome.kind is Kind.DONE else ()
+    return [line_of(outcome), *(f"{APPENDED}{item}" for item in added)]
 
 
 def line_of(outcome: Outcome) -> str:
@@ -184,7 +197,8 @@ def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
     if slice_ is None:
         return
     has_lines = outcome.kind is Kind.ELEMENTS
-    lines = outcome.text.split("\n") if has_lines else [line_of(outcome)] * len(slice_.indexes)
+    text = [line for line in outcome.text.split("\n") if not line.startswith(APPENDED)]
+    lines = text if has_lines else [line_of(outcome)] * len(slice_.indexes)
     verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
     for index, tried, line, one in zip(slice_.indexes, slice_.tried, lines, verdicts, strict=False):
         attempt = copy(outcome.attempt)

@@ -4,7 +4,8 @@ local M = {}
 L.array_keys = M
 
 -- The ends of their names, without the items and the failed elements.
-local OF_ARRAY, MAX_RUNS = { '', ':done', ':results', ':skipped', ':again', ':attempts', ':lost' }, 1000
+local OF_ARRAY = { '', ':done', ':results', ':skipped', ':again', ':attempts', ':lost', ':appended' }
+local MAX_RUNS = 1000
 
 -- Deletes what the runs of an array have left: its items stay.
 function M.erase(prefix, job_id)

@@ -56,6 +56,7 @@ spec: FlowSpec
 client: Client
 worker: Worker
 flow: Flow
+async def links_of(page: str) -> list[str]: return []
 """,
     "docs/how-to/chaos.md": "def count_rows(run: str) -> int: return 5\n",
     "docs/how-to/connections.md": "secret: str\n",

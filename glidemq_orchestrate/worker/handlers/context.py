@@ -87,6 +87,12 @@ _NO_ARRAYS: Final = (
 )
 
 
+_NO_ELEMENT: Final = (
+    "nothing can be appended here: this job is not an element of an array over a list, or its handler runs "
+    "in a process"
+)
+
+
 class FlowOfNode(ABC):
     """The flow of a running node, for adding nodes. ``RunningFlow`` has limits and errors."""
 
@@ -123,6 +129,13 @@ class FlowOfNode(ABC):
         """Add a node per item or one array, and a node that collects the results, from an async handler."""
         if nodes := map_over(template, items, collect=collect, array=array):
             await self.add_nodes_async(nodes, before=before)
+
+    appended: Sequence[str] = ()
+    """The encoded items that ``append`` has added."""
+
+    def append(self, items: Iterable[JsonLike]) -> None:  # noqa: ARG002
+        """Add elements to the array of which this job is one; they join it when this element completes."""
+        raise RuntimeError(_NO_ELEMENT)
 
     def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:  # noqa: ARG002
         """Read results of an array of the flow by position, from a plain handler."""
@@ -224,6 +237,7 @@ class Context:
 
     - ``progress``, ``log``, ``output``, ``report_usage`` and ``write_message`` only report, and do not wait
       for the server.
+    - ``flow.append`` only keeps the items until the element of an array completes.
     - Methods that need a reply of the server have two forms. A plain handler calls ``check_owner``,
       ``flow.add_nodes`` and ``flow.map_over``. An async handler awaits ``check_owner_async``,
       ``flow.add_nodes_async`` and ``flow.map_over_async``.

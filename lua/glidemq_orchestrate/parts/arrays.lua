@@ -8,8 +8,10 @@
 --   <prefix>gmo:array:<job id>            hash: opened (ms), next (the first element that was never leased), completed,
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
 --                                         (when its progress was last written), run (how often it was opened again),
---                                         oldest (the first of the runs whose failed elements wait to run again)
+--                                         oldest (the first of the runs whose failed elements wait to run again),
+--                                         appended (how many elements were added by others)
 --   <prefix>gmo:array:<job id>:items      hash: number of a chunk -> its items, a line of JSON each
+--   <prefix>gmo:array:<job id>:appended   hash: element that another has added -> its item
 --   <prefix>gmo:array:<job id>:done       bitmap: completed elements
 --   <prefix>gmo:array:<job id>:results    hash: element -> its result, unless that is null
 --   <prefix>gmo:array:<job id>:skipped    set: elements
@@ -31,8 +33,9 @@ function L.arrays.read(prefix, job_id)
     return nil
   end
   local key, of = prefix .. 'gmo:array:' .. job_id, cjson.decode(text)
-  local v = redis.call('HMGET', key, 'next', 'completed', 'failed', 'skipped', 'running', 'run', 'oldest', 'opened', 'told')
-  return { prefix = prefix, id = job_id, key = key, size = of.size, per = of.per, max_running = of.running,
+  local v = redis.call('HMGET', key, 'next', 'completed', 'failed', 'skipped', 'running', 'run', 'oldest', 'opened', 'told',
+    'appended')
+  return { prefix = prefix, id = job_id, key = key, given = of.size, size = of.size + int(v[10], 0), per = of.per, max_running = of.running,
     range = of.start and L.numbers.text(of.start) .. ' ' .. L.numbers.text(of.step) or '', max_failed = of.failed,
     next = int(v[1], 0), completed = int(v[2], 0), failed = int(v[3], 0), skipped = int(v[4], 0),
     running = int(v[5], 0), run = int(v[6], 0), oldest = int(v[7], 0), opened = int(v[8], 0), told = int(v[9], 0) }

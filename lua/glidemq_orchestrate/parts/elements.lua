@@ -1,6 +1,6 @@
 -- elements: the ends of elements of an array, as the outcome of a slice reports them; see slices.lua.
 L.elements = {}
-local COST, RUN = 10, 32
+local COST, RUN, MAX = 10, 32, 100000000
 local int, text = L.numbers.int, L.numbers.text
 
 -- How many attempts of each element of a slice have failed, by position.
@@ -74,23 +74,45 @@ local function write(a, w)
   end
 end
 
+-- The items of the lines 'a' that follow the line of an element, by the number of that line, and the other lines.
+local function split_lines(lines)
+  local own, items = {}, {}
+  for line in L.positions.lines(lines) do
+    if line:sub(1, 1) ~= 'a' then
+      own[#own + 1] = line
+    elseif items[#own] then
+      items[#own][#items[#own] + 1] = line:sub(2)
+    else
+      items[#own] = { line:sub(2) }
+    end
+  end
+  return own, items
+end
+
 -- Accepts the outcome of a slice: of each element for which it has a line; the others are given back.
 local function accept_lines(x, a, slice_id, lines)
   local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
   local w, verdicts, count = { elements = elements, done = {}, results = {}, skipped = {}, failed = {}, well = {}, tried = {},
     again = {} }, {}, 0
-  local has_failures = false
-  for line in L.positions.lines(lines) do
+  local has_failures, added = false, {}
+  local own, items = split_lines(lines)
+  for _, line in ipairs(own) do
     if count == #elements then break end
     count = count + 1
+    local more = items[count] or {}
+    if a.size + #added + #more > MAX then
+      line = 'f0 0 its array would have more than ' .. text(MAX) .. ' elements'
+    end
     verdicts[count] = note(x, a, w, elements[count], line)
     has_failures = has_failures or verdicts[count] ~= 'ok'
+    for _, item in ipairs(line:sub(1, 1) == 'd' and more or {}) do added[#added + 1] = item end
   end
   write(a, w)
+  if #added > 0 then L.slice_items.append(a, added) end
   if count < #elements then
     redis.call('ZADD', a.key .. ':again', text(x.now), L.positions.join({ unpack(elements, count + 1) }))
   end
-  x.spent = x.spent + math.floor(count / 2)
+  x.spent = x.spent + math.floor((count + #added) / 2)
   return has_failures and table.concat(verdicts, '\n') or 'ok'
 end
 

@@ -3,6 +3,7 @@
 -- "0-63" or "3,7-9"; it is listed in <prefix>gmo:list-held. One outcome ends it, see outcome.lua: a line for each of
 -- its first elements, in order; the others are given back. Lines:
 --   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)
+--   a<item JSON>   after a line `d`: that element adds one with this item at the end of its array
 --   f<attempts allowed> <backoff, ms> <reason>
 -- In a reason, line ends are replaced by spaces.
 L.slices = {}

@@ -28,6 +28,8 @@ from tests.properties.simulation.plan import Plan
 SIZES: Final = [1, 2, 3, 7]
 PREFIX: Final = "glide"
 EPOCH: Final = 13
+ADDED: Final = "added"
+"""The item of an element that the first one adds."""
 _ENDS: Final = {"d": "completed", "s": "skipped", "f": "failed"}
 
 
@@ -46,6 +48,8 @@ def _perhaps_array(choices: Choices, node: FlowNode) -> FlowNode:
         return node
     size = choices.between(1, 7)
     data = node.data | {"ms": min(int(str(node.data["ms"])), 400)}  # a slice takes as long as a node
+    is_range = choices.chance(0.5)
+    data["adds"] = 0 if is_range else choices.pick([0, 0, 1, 3])
     options = replace(node.options, lifo=False, ordering=None, timeout=None)
     return ArrayNode(
         node.name,
@@ -56,7 +60,7 @@ def _perhaps_array(choices: Choices, node: FlowNode) -> FlowNode:
         options=options,
         rule=node.rule,
         on_failure=node.on_failure,
-        over=range(0, 10 * size, 10) if choices.chance(0.5) else [10 * index for index in range(size)],
+        over=range(0, 10 * size, 10) if is_range else [10 * index for index in range(size)],
         max_running=choices.pick([None, None, 1, 2]),
     )
 
@@ -71,13 +75,15 @@ def run_slice(worker: Any, attempt: Attempt, part: Slice) -> Op[Outcome]:
     lines: list[str] = []
     data = json.loads(attempt.data)
     for index, item, tried in zip(part.indexes, read_items(part), part.tried, strict=True):
-        if item != 10 * index:
+        if item not in (10 * index, ADDED):
             worker.ledger.problems.append(f"element {index} of {part.array_id} got the item {item}")
         element = copy(attempt)
         element.job_id, element.attempts_made, element.element = f"{part.array_id}[{index}]", tried, index
         own = data if data["end"] != "failed" or fails(data, index) else {**data, "end": "completed"}
         outcome = yield from worker.run_user_code(element, own, run_of(attempt.token, attempt.job_id, index))
         lines.append(line_of(outcome))
+        if outcome.kind is Kind.DONE and index == 0:
+            lines += [f"a{json.dumps(ADDED)}"] * data["adds"]
         if worker.scheduler.choices.chance(0.1):  # others can run the rest
             break
     return Outcome(attempt, Kind.ELEMENTS, "\n".join(lines))
@@ -101,12 +107,14 @@ class Elements:
         ledger: That of the whole history.
         slices: The elements of each slice that was leased.
         ended: How the elements of each array have ended, by the id of its job.
+        added: How many elements those of an array have added to it.
         touched: The arrays of which the current call has ended slices.
     """
 
     ledger: Any
     slices: dict[str, Slice] = field(default_factory=dict)
     ended: dict[str, dict[int, str]] = field(default_factory=dict)
+    added: Counter[str] = field(default_factory=Counter)
     touched: set[JobKey] = field(default_factory=set)
 
     def began(self, queue: str, row: Sequence[Any], token: str, now: int) -> None:
@@ -147,7 +155,8 @@ class Elements:
         """The outcome of a slice was accepted; elements without a line are given back."""
         kind, slice_id, _, token, _, text = outcome[:6]
         ledger, part = self.ledger, self.slices[slice_id]
-        lines = {"elements": text.split("\n"), "fail": ["f"] * len(part.indexes)}.get(kind, [])
+        found = [line for line in text.split("\n") if not line.startswith("a")]
+        lines = {"elements": found, "fail": ["f"] * len(part.indexes)}.get(kind, [])
         verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
         unrun = [""] * (len(part.indexes) - len(lines))
         for index, line, one in zip(part.indexes, [*lines, *unrun], [*verdicts, *unrun], strict=True):
@@ -161,6 +170,8 @@ class Elements:
                 continue
             end = self.ended.setdefault(part.array_id, {})[index] = _ENDS[line[:1]]
             ledger.accept_job(job, end, run, line[1:])
+            if end == "completed" and index == 0:
+                self.added[part.array_id] += len(text.split("\n")) - len(found)
         self.touched.add((queue, part.array_id))
 
     def settle(self) -> None:
@@ -168,16 +179,17 @@ class Elements:
         for queue, array_id in self.touched:
             name = self.ledger.name_of(array_id)
             if self.ledger.is_current(array_id) and (end := self.ledger.end_of(name)):
-                self._settled(name, end, QueueKeys(PREFIX, queue).job(array_id), self.ended.get(array_id, {}))
+                self._settled(name, end, QueueKeys(PREFIX, queue).job(array_id), array_id)
         self.touched.clear()
 
-    def _settled(self, name: str, end: str, key: str, ended: Mapping[int, str]) -> None:
-        ledger, counts = self.ledger, Counter(ended.values())
+    def _settled(self, name: str, end: str, key: str, array_id: str) -> None:
+        ledger, ended = self.ledger, self.ended.get(array_id, {})
+        counts = Counter(ended.values())
         fields = ("returnvalue", "failedReason", "gmo:skipped")
         result, reason, skipped = ledger.client.hmget(key, *fields)
         if end == "failed" and reason.startswith("cancelled: "):
             return
-        size = len(ledger.nodes[name].over)
+        size = len(ledger.nodes[name].over) + self.added[array_id]
         wanted = {"elements": size} | {kind: counts[kind] for kind in ("completed", "failed", "skipped")}
         text = reason if end == "failed" else skipped if end == "skipped" else ""
         should = "failed" if counts["failed"] else "skipped" if counts["skipped"] == size else "completed"

@@ -13,6 +13,7 @@ from glidemq_orchestrate.worker.contexts import RunningFlow
 from glidemq_orchestrate.worker.handlers.context import Cancelled, FlowOfNode, Reporter
 
 REPORTS = {"progress", "log", "output", "report_usage", "write_message"}
+KEEPS = {"append"}
 
 
 def methods(kind: type) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def test_what_needs_a_reply_has_both_forms_with_the_same_parameters(subtests: py
     for kind in (Context, FlowOfNode):
         with subtests.test(kind=kind):
             found = methods(kind)
-            plain = {name for name in found if not name.endswith("_async")} - REPORTS - {"fail"}
+            plain = {name for name in found if not name.endswith("_async")} - REPORTS - KEEPS - {"fail"}
             assert plain == {name.removesuffix("_async") for name in found if name.endswith("_async")}
             for name in plain:
                 assert inspect.signature(found[name]) == inspect.signature(found[f"{name}_async"])
@@ -52,7 +53,7 @@ async def test_a_job_that_cannot_add_nodes_says_why() -> None:
 def test_the_rule_is_in_the_docstring() -> None:
     text = " ".join((Context.__doc__ or "").split())
     assert "An async handler awaits the methods that end in ``_async``, and no others" in text
-    for name in (*REPORTS, "check_owner_async", "flow.add_nodes_async", "flow.map_over_async"):
+    for name in (*REPORTS, "flow.append", "check_owner_async", "flow.add_nodes_async", "flow.map_over_async"):
         assert f"``{name}``" in text
 
 

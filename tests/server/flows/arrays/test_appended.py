@@ -1,0 +1,164 @@
+"""Elements that add elements to their own array."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    ArrayNode,
+    Context,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    Handlers,
+    JobState,
+    Queue,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import RunWorker
+
+LINKS = {"a": ["b", "c"], "b": ["d"], "d": ["e", "f"]}
+KEY = "glide:{etl}:gmo:array:x~crawl"
+
+
+def crawl(pages: list[str], **options: Any) -> FlowSpec:
+    array = ArrayNode("crawl", over=pages, **options)
+    return FlowSpec("f", [array, FlowNode("after", after=["crawl"])], queue="etl")
+
+
+def visit(ctx: Context) -> str:
+    ctx.flow.append(LINKS.get(ctx.data, []))
+    return f"page {ctx.data}"
+
+
+async def visit_async(ctx: Context) -> str:
+    return visit(ctx)
+
+
+def after(ctx: Context) -> Any:
+    return ctx.inputs["crawl"]
+
+
+def summary(elements: int, completed: int, failed: int = 0) -> dict[str, int]:
+    return {"elements": elements, "completed": completed, "failed": failed, "skipped": 0}
+
+
+@pytest.mark.parametrize("handler", [visit, visit_async, "batch"])
+def test_an_array_ends_after_all_that_its_elements_have_added(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any, handler: Any
+) -> None:
+    handlers = Handlers()
+    if handler == "batch":
+        handlers.batch_handler("crawl", size=4)(lambda contexts: [visit(ctx) for ctx in contexts])
+    else:
+        handlers.handler("crawl")(handler)
+    handlers.handler("after")(after)
+    flow = flows.submit(crawl(["a", "z"]), flow_id="x")
+    run_worker(["etl"], handlers)
+    outcome = flow.wait(timeout=30)
+    assert outcome.results["after"] == outcome.results["crawl"] == summary(7, 7)
+    found = flow.array("crawl").results()
+    assert [found[0], found[1]] == ["page a", "page z"]
+    assert sorted(found.values()) == [f"page {page}" for page in "abcdefz"]
+    assert flow.array("crawl").counts().elements == 7
+    assert {flow.array("crawl").item(index) for index in range(7)} == set("abcdefz")
+    assert flow.node("crawl[6]").state is JobState.COMPLETED
+    assert sorted(redis_client.hgetall(f"{KEY}:appended")) == ["2", "3", "4", "5", "6"]
+
+
+def test_only_the_attempt_that_completes_adds(flows: FlowProducer, run_worker: RunWorker) -> None:
+    seen = Counter[str]()
+
+    def flaky(ctx: Context) -> None:
+        seen[ctx.data] += 1
+        visit(ctx)
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+
+    flow = flows.submit(crawl(["a"], attempts=3), flow_id="x")
+    run_worker(["etl"], {"crawl": flaky, "after": after})
+    assert flow.wait(timeout=30).results["crawl"] == summary(6, 6)
+    assert seen == dict.fromkeys("abcdef", 3)
+
+
+def test_a_retry_keeps_what_was_added_and_a_rerun_begins_anew(
+    flows: FlowProducer, queue: Queue, run_worker: RunWorker
+) -> None:
+    seen = Counter[str]()
+    broken = {"f"}
+
+    def act(ctx: Context) -> None:
+        seen[ctx.data] += 1
+        visit(ctx)
+        if ctx.data in broken:
+            raise ValueError("broken")
+
+    flow = flows.submit(crawl(["a"]), flow_id="x")
+    run_worker(["etl"], {"crawl": act, "after": after})
+    assert "1 of 6 elements failed" in flow.wait(timeout=30).failed[0].reason
+    broken.clear()
+    flow.retry_failed()
+    assert flow.wait(timeout=30).results["crawl"] == summary(6, 6)
+    assert seen == {**dict.fromkeys("abcde", 1), "f": 2}
+    for verb in ("rerun", "restart"):
+        seen.clear()
+        if verb == "rerun":
+            flow.rerun("crawl")
+        else:
+            flow.restart()
+        assert flow.wait(timeout=30).results["crawl"] == summary(6, 6)
+        assert seen == dict.fromkeys("abcdef", 1)
+    assert queue.counts().elements.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("over", "items", "reason"),
+    [
+        (["a"], range(1_001), "can append at most 1,000 items with 1,048,576 bytes in all, not 1,002"),
+        (
+            ["a"],
+            ["x" * 600_000, "y" * 600_000],
+            "1,000 items with 1,048,576 bytes in all, not 3 with 1,200,010",
+        ),
+        (["a"], [1, object()], "item 1 is not JSON"),
+        (range(1), [1], "not an element of an array over a list"),
+    ],
+)
+def test_what_cannot_be_appended_adds_nothing(
+    flows: FlowProducer, run_worker: RunWorker, over: Any, items: Any, reason: str
+) -> None:
+    def act(ctx: Context) -> None:
+        ctx.flow.append(["fine"] if over == ["a"] else [])
+        ctx.flow.append(items)
+
+    flow = flows.submit(crawl(over), flow_id="x")
+    run_worker(["etl"], {"crawl": act, "after": after})
+    outcome = flow.wait(timeout=30)
+    assert outcome.state is FlowState.FAILED
+    assert reason in outcome.failed[0].reason
+    assert flow.array("crawl").counts().elements == 1
+
+
+def test_a_job_that_is_no_element_can_append_nothing(flows: FlowProducer, run_worker: RunWorker) -> None:
+    flow = flows.submit(FlowSpec("f", [FlowNode("a")], queue="etl"), flow_id="x")
+    run_worker(["etl"], {"a": lambda ctx: ctx.flow.append([1])})
+    assert "not an element of an array over a list" in flow.wait(timeout=30).failed[0].reason
+
+
+def test_the_queue_counts_what_was_added(flows: FlowProducer, queue: Queue, run_worker: RunWorker) -> None:
+    counted: list[tuple[int, int]] = []
+
+    def act(ctx: Context) -> None:
+        elements = queue.counts().elements
+        counted.append((elements.waiting, elements.running))
+        visit(ctx)
+
+    flow = flows.submit(crawl(["a"]), flow_id="x")
+    run_worker(["etl"], {"crawl": act, "after": after}, concurrency=1)
+    flow.wait(timeout=30)
+    assert counted[:2] == [(0, 1), (1, 1)]
