@@ -294,7 +294,7 @@ def start_log(level: LogLevel, *, as_json: bool, process: int = 0) -> None:
 
 def loaded(app_names: Sequence[str], allow_import: Sequence[str] | None) -> tuple[Handlers, Sequence[str]]:
     """The handlers of the modules of a worker, and the packages from which they may import."""
-    from glidemq_orchestrate.worker.services.worker import load_handlers, package_of  # noqa: PLC0415  see worker
+    from glidemq_orchestrate.worker.services.apps import load_handlers, package_of  # noqa: PLC0415  see worker
 
     handlers = Handlers()
     for name in app_names:

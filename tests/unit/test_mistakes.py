@@ -22,7 +22,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.suggestions import nearest
 from glidemq_orchestrate.queues.listing import JobFilter
-from glidemq_orchestrate.worker.services.worker import load_handlers
+from glidemq_orchestrate.worker.services.apps import load_handlers
 
 
 def submitted(node: Any) -> object:

@@ -30,7 +30,7 @@ from glidemq_orchestrate.testing.chaos.stage import Stage
 from glidemq_orchestrate.testing.chaos.strikes import Act, Setup, plan
 from glidemq_orchestrate.wire.keys import check_queue_name
 from glidemq_orchestrate.worker.handlers.named_call import check_packages
-from glidemq_orchestrate.worker.services.worker import check_app
+from glidemq_orchestrate.worker.services.apps import check_app
 
 TICK_SECONDS: Final = 0.02
 WAIT: Final = timedelta(seconds=0.5)

@@ -25,7 +25,8 @@ from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.middleware import Execution, Proceed
 from glidemq_orchestrate.worker.handlers.named_call import is_allowed
-from glidemq_orchestrate.worker.services.worker import Worker, load_handlers, package_of
+from glidemq_orchestrate.worker.services.apps import load_handlers, package_of
+from glidemq_orchestrate.worker.services.worker import Worker
 
 NOT_STARTED: Final = 75
 MANY: Final = 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from glidemq_orchestrate import Worker
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.worker.handlers.named_call import ImportNotAllowed, follow, is_allowed
-from glidemq_orchestrate.worker.services.worker import load_handlers, package_of
+from glidemq_orchestrate.worker.services.apps import load_handlers, package_of
 
 URL = "valkey://127.0.0.1:1"
 
