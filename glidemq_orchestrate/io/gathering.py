@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.errors import OutcomeUnknown
 from glidemq_orchestrate.io.aio import AsyncDriver
 from glidemq_orchestrate.io.topology import Parcel, Replies
 from glidemq_orchestrate.settings import Endpoint
@@ -52,10 +52,11 @@ class GatheringDriver(AsyncDriver):
             calls += parcel.calls
         try:
             replies = await super()._exchange(Parcel(place, tuple(calls), sentinel))
-        except GlideMQError as exc:
+        except BaseException as exc:  # noqa: BLE001  an operation whose reply never comes would wait for ever
+            error = exc if isinstance(exc, Exception) else OutcomeUnknown("the trip was cancelled")
             for _, reply in waiting:
                 if not reply.done():
-                    reply.set_exception(exc)
+                    reply.set_exception(error)
             return
         at = 0
         for parcel, reply in waiting:

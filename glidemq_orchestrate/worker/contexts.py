@@ -210,7 +210,7 @@ class RunningFlow(FlowOfNode):
         of a completed array runs again, it begins with its original items.
 
         Args:
-            items: At most 1,000 for each element, each JSON of at most 1 MiB; all together at most 1 MiB.
+            items: JSON; at most 1,000 from each element, with 1 MiB in all.
 
         Raises:
             RuntimeError: This job is not an element of an array over a list.
@@ -223,8 +223,8 @@ class RunningFlow(FlowOfNode):
         texts = [*self.appended, *encode_each(list(items), where="item")]
         if len(texts) > MAX_APPENDED or sum(map(len, texts)) > MAX_PAYLOAD_BYTES:
             raise FlowTooLarge(
-                f"an element can append at most {MAX_APPENDED:,} items with {MAX_PAYLOAD_BYTES:,} bytes in "
-                f"all, not {len(texts):,} with {sum(map(len, texts)):,}"
+                f"an element can append at most {MAX_APPENDED:,} items with {MAX_PAYLOAD_BYTES:,} characters "
+                f"in all, not {len(texts):,} with {sum(map(len, texts)):,}"
             )
         self.appended = texts
 

@@ -62,6 +62,19 @@ async def test_a_call_that_waits_holds_up_no_other(driver: GatheringDriver) -> N
     task.cancel()
 
 
+async def test_no_operation_waits_for_a_trip_that_was_cancelled(driver: GatheringDriver) -> None:
+    await driver.run(ask(command("CLIENT", "PAUSE", 2_000, "ALL", decode=replies.anything)))
+    before = asyncio.all_tasks()
+    tasks = {asyncio.create_task(driver.run(echo("a"))) for _ in range(3)}
+    await asyncio.sleep(0.2)
+    (trip,) = asyncio.all_tasks() - before - tasks
+    trip.cancel()
+    async with asyncio.timeout(20):
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(one) for one in found} == {OutcomeUnknown}
+        assert await driver.run(echo("a")) == ["a"]
+
+
 def test_a_worker_of_many_queues_does_its_chores_over_few_connections(
     run_worker: RunWorker, redis_client: Any
 ) -> None:

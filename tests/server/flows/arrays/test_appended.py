@@ -119,11 +119,11 @@ def test_a_retry_keeps_what_was_added_and_a_rerun_begins_anew(
 @pytest.mark.parametrize(
     ("over", "items", "reason"),
     [
-        (["a"], range(1_001), "can append at most 1,000 items with 1,048,576 bytes in all, not 1,002"),
+        (["a"], range(1_001), "can append at most 1,000 items with 1,048,576 characters in all, not 1,002"),
         (
             ["a"],
             ["x" * 600_000, "y" * 600_000],
-            "1,000 items with 1,048,576 bytes in all, not 3 with 1,200,010",
+            "1,000 items with 1,048,576 characters in all, not 3 with 1,200,010",
         ),
         (["a"], [1, object()], "item 1 is not JSON"),
         (range(1), [1], "not an element of an array over a list"),
