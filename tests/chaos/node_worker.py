@@ -112,8 +112,12 @@ class Reporter(Node):
 
 
 @contextmanager
-def connected(url: str, queue: str, consumer: str) -> Iterator[Reporter]:
-    """A client as it is after each connect: the library is that of the client, and the group is there."""
+def connected(url: str, queue: str, consumer: str, *, seconds: float = REQUEST_SECONDS) -> Iterator[Reporter]:
+    """A client as it is after each connect: the library is that of the client, and the group is there.
+
+    Args:
+        seconds: How long a reply may take.
+    """
     options: dict[str, Any] = {"decode_responses": True, "retry": Retry(NoBackoff(), 0)}
     scheme, _, rest = url.partition("://")
     with ExitStack() as stack:
@@ -122,13 +126,11 @@ def connected(url: str, queue: str, consumer: str) -> Iterator[Reporter]:
             hosts = [place.rpartition(":") for place in rest.split(",")]
             nodes = [ClusterNode(host, int(port)) for host, _, port in hosts]  # type: ignore[no-untyped-call]
             anywhere = stack.enter_context(
-                RedisCluster(startup_nodes=nodes, decode_responses=True, socket_timeout=REQUEST_SECONDS)
+                RedisCluster(startup_nodes=nodes, decode_responses=True, socket_timeout=seconds)
             )
             rest = anywhere.get_node_from_key(f"{{{queue}}}").name
-        client = stack.enter_context(
-            Redis.from_url(f"redis://{rest}", socket_timeout=REQUEST_SECONDS, **options)
-        )
-        patience = REQUEST_SECONDS + BLOCK_MS / 1000
+        client = stack.enter_context(Redis.from_url(f"redis://{rest}", socket_timeout=seconds, **options))
+        patience = seconds + BLOCK_MS / 1000
         reader = stack.enter_context(Redis.from_url(f"redis://{rest}", socket_timeout=patience, **options))
         ours = library(GLIDEMQ)
         loaded = client.function_list(library=GLIDEMQ)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
-from tests.chaos.node_worker import REVOKED, connected
+from tests.chaos.node_worker import REVOKED, Reporter, connected
 from tests.node import Taken
+
+
+def client_of(url: str) -> AbstractContextManager[Reporter]:
+    """One that waits longer than those of chaos, whose servers fail on purpose."""
+    return connected(url.replace("valkey", "redis"), "q", "node", seconds=30)
 
 
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_a_job_that_was_met_revoked_is_failed_too_late_after_a_retry(url: str, *, is_retried: bool) -> None:
-    with FlowProducer(url) as flows, connected(url.replace("valkey", "redis"), "q", "node") as node:
+    with FlowProducer(url) as flows, client_of(url) as node:
         flow = flows.submit(FlowSpec("f", [FlowNode("a", queue="q", job="work")]), flow_id="f")
         place = node.place(1_000)
         assert place
@@ -25,7 +32,7 @@ def test_a_job_that_was_met_revoked_is_failed_too_late_after_a_retry(url: str, *
 
 
 def test_a_job_that_had_ended_is_known_by_the_reply_to_a_report(url: str) -> None:
-    with FlowProducer(url) as flows, connected(url.replace("valkey", "redis"), "q", "node") as node:
+    with FlowProducer(url) as flows, client_of(url) as node:
         flows.submit(
             FlowSpec("f", [FlowNode("a", queue="q", job="work"), FlowNode("b", queue="q", job="work")]),
             flow_id="f",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from tests.profile import IS_ALL
 from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.history import History
 from tests.properties.simulation.plan import JOB, Plan, node_data
@@ -84,7 +85,8 @@ def test_a_process_dies_at_any_call(
 ) -> None:
     what = plan(path, *steps)
     died = 0
-    for at in itertools.count(1, 1 if is_long else 5 if path == "staged" else 23):
+    apart = 1 if is_long else 23 if path == "portable" else 5 if IS_ALL else 11
+    for at in itertools.count(1, apart):
         doom = Doom(victim, at, arrives=False)
         problems, calls = history(store, what, doom, at)
         assert problems == [], (at, "before")

@@ -175,6 +175,7 @@ def test_a_session_that_the_program_built_itself_is_used(state: str) -> None:
     assert done.stdout.endswith("good\n"), done.stderr[-2000:]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_leaves_the_session_to_its_parent() -> None:

@@ -261,6 +261,7 @@ def test_a_step_that_ends_every_session_is_to_blame(module: str, make_run: MakeR
         run_python_step(run.ctx)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_jobs_of_a_worker_outlive_its_jvm(
     url: str, run_worker: RunWorker, module: str, eventually: Eventually

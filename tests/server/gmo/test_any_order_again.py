@@ -27,7 +27,7 @@ from glidemq_orchestrate.flows.staged.changes import own
 from glidemq_orchestrate.flows.staged.submit import advance_flow
 from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
 from tests.builders import node
-from tests.profile import IS_LONG
+from tests.profile import IS_ALL, IS_LONG
 from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_machine
 
 if TYPE_CHECKING:
@@ -258,4 +258,4 @@ class AnyOrderAgain(AnyOrder):
 
 
 def test_a_flow_that_runs_again_survives_any_order_of_events(hand: Hand, redis_client: Any) -> None:
-    run_machine(AnyOrderAgain, hand, redis_client, 400 if IS_LONG else 25)
+    run_machine(AnyOrderAgain, hand, redis_client, 400 if IS_LONG else 25 if IS_ALL else 12)

@@ -41,6 +41,7 @@ time.sleep(600)
 """
 
 
+@LONG
 def test_a_program_gets_settings_arguments_and_its_job_and_gives_a_result(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
