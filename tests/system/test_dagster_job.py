@@ -93,6 +93,7 @@ def materialized(result: Any) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_a_re_execution_from_failure_repairs_the_flow(place: Place) -> None:
     job = dg.reconstructable(importlib.import_module("dagster_app").etl_job)
     broken = place.mark("fail-right")
