@@ -52,7 +52,7 @@ demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
 compiled: setup  ## Compile all tests and what they import, once, not in each process of make test.
 	-@$(PYTEST) --collect-only --quiet --no-summary >/dev/null  # make test shows what is wrong
 
-test: java  ## Run what CI runs, in parallel, with real Valkey, Spark, Airflow and Dagster (10 minutes).
+test: java  ## Run what CI runs, in parallel, with real Valkey, Spark, Airflow and Dagster (10 to 15 minutes).
 	$(PYTEST) $(PARALLEL)
 
 test-all: java  ## Run all tests, also those that make test leaves out: takes much longer.
