@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import FlowExpired, FlowTooLarge, InvalidFlow
 from glidemq_orchestrate.flows.spec import ArrayNode
 from glidemq_orchestrate.foundation.texts import described
-from glidemq_orchestrate.foundation.values import whole
+from glidemq_orchestrate.foundation.values import NameRule, whole
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.call import Op, ask_all, command, parts
 from glidemq_orchestrate.wire.codec import encode_each
@@ -30,7 +31,11 @@ LIMITS: Final = ("running", "failed")
 """The parts of a definition that do not affect results."""
 CHUNKS_PER_CALL: Final = 50
 CALLS_PER_TRIP: Final = 20
-_UNSUPPORTED: Final = ("lifo", "ttl", "ordering", "cost", "fallbacks")
+JOBS_AT_ONCE: Final = 200
+"""How many elements are jobs at once, if they are: one call may have to take all of them back."""
+_OF_JOBS: Final = ("lifo", "ttl", "ordering", "cost", "fallbacks")
+"""Options that only jobs have."""
+_ITEM: Final = re.compile(r"\{item(?:\.([A-Za-z0-9_]+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +76,12 @@ def checked_array(node: ArrayNode) -> CheckedArray:
             f"{where}: data of an array must be an object, since the item is added to it. "
             "Fix: leave data out, and the item is ctx.data"
         )
-    _check_options(where, node.options)
     about: dict[str, Any] = {
         "size": len(over),
         "per": 0,
         "running": _max_running(where, node.max_running),
         "failed": _max_failed(where, node.max_failed, len(over)),
+        **_as_jobs(where, node),
     }
     if isinstance(over, range):
         about |= {"start": over.start, "step": over.step}
@@ -94,13 +99,40 @@ def _chunks(texts: Sequence[str], about: dict[str, Any]) -> tuple[str, ...]:
     return tuple("\n".join(texts[at : at + per]) for at in range(0, len(texts), per))
 
 
-def _check_options(where: str, options: JobOptions) -> None:
-    for name in _UNSUPPORTED:
-        if getattr(options, name):
-            raise InvalidFlow(
-                f"{where}: elements of an array have no {name}. Fix: leave it out, or make a node for each "
-                "item with map_over"
-            )
+def _as_jobs(where: str, node: ArrayNode) -> dict[str, Any]:
+    """What the definition says of the jobs of the elements, if they are jobs."""
+    if type(node.as_jobs) is not bool:
+        raise InvalidFlow(f"{where}: as_jobs must be True or False, got {described(node.as_jobs)}")
+    options = node.options
+    if not node.as_jobs and not any(getattr(options, name) for name in _OF_JOBS):
+        return {}
+    key = options.ordering.key if options.ordering else ""
+    if "{item" not in key:
+        return {"jobs": JOBS_AT_ONCE}
+    _check_keys(where, options, key, node.over)
+    return {"jobs": JOBS_AT_ONCE, "keyed": True}
+
+
+def _check_keys(where: str, options: JobOptions, key: str, over: Sequence[Any]) -> None:
+    """Check the ordering key of each element; ``element_jobs.lua`` makes it from the item."""
+    if "{item" in _ITEM.sub("", key) or options.to_wire().count("{item") != key.count("{item"):
+        raise InvalidFlow(
+            f"{where}: an ordering key can contain {{item}} or {{item.field}}, and no other option can; "
+            f"got {described(key)}"
+        )
+    if isinstance(over, range):
+        over = over[-1:]  # the longest key; an empty range was refused
+    rule = NameRule(f"{where}: ordering.key", InvalidFlow)
+    for index, item in enumerate(over):
+        rule.check(_ITEM.sub(lambda found: _key_part(where, index, item, found[1]), key))  # noqa: B023  called here
+
+
+def _key_part(where: str, index: int, item: Any, name: str | None) -> str:
+    value = item if name is None else item.get(name) if isinstance(item, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        what = "item" if name is None else f"item.{name}"
+        raise InvalidFlow(f"{where}: item {index} has no text or number for {{{what}}} in the ordering key")
+    return str(value)
 
 
 def read_items(queue: QueueKeys, job_id: str, definition: str) -> Op[tuple[str, ...]]:

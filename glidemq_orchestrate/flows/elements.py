@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, ResultRemoved
@@ -108,12 +108,23 @@ def array_of(ref: FlowRef, name: str) -> Op[Array]:
 
 
 _COUNTED: Final = ("completed", "failed", "skipped", "running")
+_OF_JOB: Final[tuple[JobField, ...]] = ("state", "attemptsMade", "gmo:token")
 
 
 def read_counts(array: Array) -> Op[ArrayCounts]:
     """The counts of an array."""
-    counts = yield from ask(command("HMGET", array.key, *_COUNTED, decode=_numbers))
-    return ArrayCounts(array.size, *counts)
+    *ended, running = yield from ask(command("HMGET", array.key, *_COUNTED, decode=_numbers))
+    jobs = yield from _element_jobs(array)
+    states = yield from ask_all([job_hash.get_some(array.queue, job_id, _OF_JOB, list) for job_id in jobs])
+    running += sum(state == JobState.ACTIVE for state, _, _ in states)
+    return ArrayCounts(array.size, *ended, running)
+
+
+def _element_jobs(array: Array) -> Op[list[str]]:
+    """The ids of the jobs that elements are now."""
+    if not array.definition.get("jobs"):
+        return []
+    return sorted((yield from ask(command("SMEMBERS", f"{array.key}:jobs", decode=list))))
 
 
 def _numbers(reply: Sequence[str | None]) -> list[int]:
@@ -259,7 +270,15 @@ def element_status(ref: FlowRef, name: str) -> Op[NodeStatus]:
     asking += [job_hash.get_some(array.queue, slice_id, _HELD, list) for slice_id in slices]
     reason, *held = yield from ask_all(asking)
     holder = next((token for elements, token in held if elements and contains(elements, index)), None)
-    return _status(array, index, _Found(bool(is_done), bool(is_skipped), tried, reason, holder))
+    found = _Found(bool(is_done), bool(is_skipped), tried, reason, holder)
+    for job_id in (yield from _element_jobs(array)):
+        if job_id.startswith(f"{array.node.job_id}{{{index}."):
+            state, made, token = yield from ask(job_hash.get_some(array.queue, job_id, _OF_JOB, list))
+            if state and not JobState.read(state).is_terminal:
+                is_active = state == JobState.ACTIVE
+                found = _Found(False, False, number(made), None, token if is_active else None)
+                return replace(_status(array, index, found), job_id=job_id, state=JobState.read(state))
+    return _status(array, index, found)
 
 
 class _Found(NamedTuple):

@@ -95,9 +95,9 @@ _set_on_failure, _set_queue_timeout = _others
 class ArrayNode(FlowNode):
     """A node over a range or a list: one node of the flow, however many elements it has.
 
-    Workers run the elements in slices, without a job for each. The node completes when all have ended; its
-    result is ``{"elements": n, "completed": n, "failed": n, "skipped": n}``, and ``flow.array(name)`` reads
-    the results of the elements.
+    Workers run the elements in slices, without a job for each (but see ``as_jobs``). The node completes when
+    all have ended; its result is ``{"elements": n, "completed": n, "failed": n, "skipped": n}``, and
+    ``flow.array(name)`` reads the results of the elements.
 
     The handler runs for each element: ``ctx.index`` is its position, and ``ctx.data`` its item, or with
     ``data`` (an object) that object with the item added as ``item``.
@@ -109,13 +109,18 @@ class ArrayNode(FlowNode):
         max_failed: How many elements may fail, as a number or as a share such as ``"1%"`` (rounded down).
             With more, the node fails immediately and no further element starts. None: every element runs,
             and any failure fails the node.
-        options: As for ``FlowNode``, for each element; ``delay`` and ``priority`` are those of the node. Not
-            supported: LIFO, time to live, ordering key, cost, fallbacks.
+        as_jobs: Whether each element is a job of its own while it waits and runs: at most 200 at once. Then
+            also workers in Node run elements, and an element can wait for child jobs and signals. It takes
+            as long as a node does. It is so anyway if ``options`` have something that only jobs have: LIFO,
+            a time to live, an ordering key, a cost, fallbacks.
+        options: As for ``FlowNode``, for each element; ``delay`` and ``priority`` are those of the node. In
+            the ordering key, ``{item}`` stands for the item, and ``{item.customer}`` for a field of it.
     """
 
     over: Sequence[JsonLike] = field(default=(), repr=False)
     max_running: int | None = None
     max_failed: int | str | None = None
+    as_jobs: bool = False
 
     def __init__(
         self,
@@ -124,6 +129,7 @@ class ArrayNode(FlowNode):
         over: Sequence[JsonLike],
         max_running: int | None = None,
         max_failed: int | str | None = None,
+        as_jobs: bool = False,
         **fields: Any,
     ) -> None:
         super(ArrayNode, self).__init__(name, **fields)
@@ -131,6 +137,7 @@ class ArrayNode(FlowNode):
         put(self, "over", over)
         put(self, "max_running", max_running)
         put(self, "max_failed", max_failed)
+        put(self, "as_jobs", as_jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,12 +368,12 @@ def _node(file: NodeFile) -> FlowNode:
         "on_failure": file.on_failure,
         "queue_timeout": file.queue_timeout,
     }
-    limits: dict[str, Any] = {"max_running": file.max_running, "max_failed": file.max_failed}
-    if file.over is None and limits == {"max_running": None, "max_failed": None}:
+    limits: dict[str, Any] = {name: getattr(file, name) for name in ("max_running", "max_failed", "as_jobs")}
+    if file.over is None and limits == {"max_running": None, "max_failed": None, "as_jobs": False}:
         return FlowNode(**about)
     if file.over is None:
         raise InvalidFlow(
-            f"not a valid flow: node {file.name}: max_running and max_failed are of arrays. Fix: add over"
+            f"not a valid flow: node {file.name}: {', '.join(limits)} are of arrays. Fix: add over"
         )
     try:
         over = file.over if isinstance(file.over, list) else range(*(value for _, value in file.over))

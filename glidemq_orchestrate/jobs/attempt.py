@@ -74,7 +74,10 @@ class Attempt:
     ``suspect``: the number of worker losses that it may have caused; None if it was involved in none.
     ``seconds``: how long its handler ran, once that has ended.
     ``slice``: the elements, if it is a slice of an array; ``attempts_made`` is then that of the current one.
-    ``element``: the position of the current one; None for a batch of them, and for a job that is no slice.
+    ``element``: the position of the current one, or of the one that is this job; None for a batch of them,
+    and for any other job.
+    ``array_id``: the job id of its array, if it is the job of an element.
+    ``is_growing``: whether it belongs to an array over a list.
     """
 
     queue: str
@@ -102,6 +105,8 @@ class Attempt:
     seconds: float = 0.0
     slice: Slice | None = None
     element: int | None = None
+    array_id: str = ""
+    is_growing: bool = False
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
@@ -172,14 +177,23 @@ class Attempt:
         self.is_ahead = bool(ahead)
         self.suspect = None if suspect is None else exact(suspect) or 0
         self.seconds = 0.0
-        self.slice = Slice.from_row(job_id, elements[0]) if elements else None
-        self.element = None
+        self.slice = self.element = None
+        self.array_id, self.is_growing = "", False
+        if elements and len(elements[0]) == _OF_ELEMENT:
+            self.array_id, position, growing = elements[0]
+            self.element, self.is_growing = int(position), growing == "1"
+        elif elements:
+            self.slice = Slice.from_row(job_id, elements[0])
+            self.is_growing = bool(self.slice.items)
         return self
 
     @property
     def node_job_id(self) -> str:
-        """The job of the node: the array, for a slice of one."""
-        return self.slice.array_id if self.slice else self.job_id
+        """The job of the node: the array, for a slice or an element of one."""
+        return self.slice.array_id if self.slice else self.array_id or self.job_id
+
+
+_OF_ELEMENT: Final = 3
 
 
 def _flaw(*texts: tuple[str, str | None]) -> str:

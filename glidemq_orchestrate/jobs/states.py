@@ -33,6 +33,10 @@ array opened: waiting-children > active
     gmo_expire_due gmo_revoke_job gmo_change_nodes gmo_run_again
 array ended: active > completed failed
     gmo_finish_and_fetch gmo_reclaim gmo_check_open
+element becomes a job: absent > waiting delayed prioritized failed
+    gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
+    gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
+    gmo_expire_due gmo_revoke_job gmo_cancel_jobs gmo_change_nodes gmo_run_again
 slice leased: absent > active
     gmo_finish_and_fetch
 slice given back: active > absent
@@ -124,6 +128,8 @@ removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
     gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow gmo_expire_due gmo_revoke_job gmo_reclaim
+    gmo_settle_foreign gmo_check_open gmo_cancel_flow gmo_cancel_jobs gmo_begin_generation
+    gmo_change_nodes gmo_retry_flow gmo_run_again
 message settled: waiting active delayed completed failed > waiting active delayed completed failed
     gmo_begin_messages gmo_end_messages gmo_take_over_messages gmo_settle_messages gmo_retry_message
     gmo_retry_jobs

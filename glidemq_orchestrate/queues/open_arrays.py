@@ -20,7 +20,7 @@ class ElementCounts:
     """The elements of the arrays that are open in a queue: those whose dependencies have ended.
 
     Attributes:
-        waiting: Those that have not ended and do not run.
+        waiting: Those that have not ended, do not run and are no jobs, which are counted as jobs.
         ready: Of these, those that could run now: not those of an array that waits for its delay or the next
             attempts of its elements, and no more than ``max_running`` of an array allows.
         running: Those that run now, on any worker.
@@ -55,11 +55,13 @@ def count_elements(queue: QueueKeys, arrays: Sequence[OpenArray], now_ms: int) -
     for job_id, _ in counted:
         calls.append(job_hash.get(queue, job_id, "gmo:array", parsed_object))
         calls.append(command("HMGET", queue.array(job_id), *_COUNTED, decode=_numbers))
+        calls.append(command("SCARD", f"{queue.array(job_id)}:jobs", decode=int))
     replies: list[Any] = []
     for trip in parts(calls, _CALLS_PER_TRIP):
         replies += yield from ask_all(trip)
-    for (_, since), definition, counts in zip(counted, replies[::2], replies[1::2], strict=True):
-        left = _left(definition, counts)
+    rows = zip(counted, replies[::3], replies[1::3], replies[2::3], strict=True)
+    for (_, since), definition, counts, jobs in rows:
+        left = max(_left(definition, counts) - jobs, 0)
         waiting, running = waiting + left, running + counts[-1]
         if since <= now_ms:
             ready += _room(definition, counts[-1], left)

@@ -58,7 +58,7 @@ class Contexts:
         """
         options, index, signals = attempt.options, attempt.fallback_index, attempt.signals
         sent = decode(signals, where=f"signals of job {attempt.job_id}") if signals else ()
-        return Context(  # without keywords, which take longer
+        context = Context(  # without keywords, which take longer
             attempt.queue,
             attempt.job_id,
             attempt.name,
@@ -77,6 +77,9 @@ class Contexts:
             attempt.epoch,
             attempt.token,
         )
+        if attempt.array_id:
+            context.index = attempt.element
+        return context
 
     def of_element(self, attempt: Attempt, index: int, item: Any, tried: int) -> Context:
         """The context of an element of an array; ``attempt`` is the slice that it belongs to.
@@ -217,8 +220,7 @@ class RunningFlow(FlowOfNode):
             EncodeError, PayloadTooLarge: An item is not JSON, or too large. Nothing was added.
             FlowTooLarge: These would be too many or too large. Nothing was added.
         """
-        part = self._attempt.slice
-        if part is None or not part.items:
+        if not self._attempt.is_growing:
             super().append(items)
         texts = [*self.appended, *encode_each(list(items), where="item")]
         if len(texts) > MAX_APPENDED or sum(map(len, texts)) > MAX_PAYLOAD_BYTES:

@@ -31,7 +31,7 @@ from glidemq_orchestrate.worker.held_jobs import (
     UnreportedStarts,
 )
 from glidemq_orchestrate.worker.job_slots import JobSlots
-from glidemq_orchestrate.worker.slices import SliceSizes, ends_of, execute_slice, is_of_elements
+from glidemq_orchestrate.worker.slices import SliceSizes, ends_of, execute_slice, is_of_elements, with_added
 from glidemq_orchestrate.worker.statistics import JobStatistics
 from glidemq_orchestrate.worker.tasks import JobTask
 from glidemq_orchestrate.worker.threads import ThreadsUnavailable
@@ -201,7 +201,7 @@ class JobRunner:
             if any(map(self._must_report, attempts)) and not await self._may_begin(attempts):
                 outcomes: Sequence[Outcome | None] = [None] * len(attempts)
             elif (slice_ := attempts[0].slice) is None:
-                outcomes = await self._executor.execute(execution)
+                outcomes = with_added(execution, await self._executor.execute(execution))
             else:
                 outcomes = await execute_slice(self._executor, execution, slice_, self._slots)
         except ThreadsUnavailable:

@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.attempts.exchange import APPENDED, Kind, Outcome
@@ -169,6 +170,19 @@ def lines_of(outcome: Outcome, context: Context) -> list[str]:
     return [line_of(outcome), *(f"{APPENDED}{item}" for item in added)]
 
 
+def with_added(execution: Execution, outcomes: Sequence[Outcome | None]) -> Sequence[Outcome | None]:
+    """The outcomes of jobs; of those of elements that add items to their array, with these items."""
+    if not any(attempt.is_growing for attempt in execution.attempts):
+        return outcomes
+    pairs = zip_longest(outcomes, execution.contexts)
+    return [
+        Outcome(outcome.attempt, Kind.ELEMENTS, "\n".join(lines))
+        if outcome and context and len(lines := lines_of(outcome, context)) > 1
+        else outcome
+        for outcome, context in pairs
+    ]
+
+
 def line_of(outcome: Outcome) -> str:
     """The line for the outcome of an element; ``slices.lua`` reads it."""
     if outcome.kind is Kind.DONE:
@@ -187,14 +201,16 @@ _WAITS: Final[Mapping[Kind, str]] = {Kind.CHILDREN: "child jobs", Kind.SUSPEND: 
 
 
 def is_of_elements(outcome: Outcome) -> bool:
-    """Whether an outcome ends elements of a slice: each that has a line, or all of them in the same way."""
-    return outcome.attempt.slice is not None and outcome.kind in (Kind.ELEMENTS, Kind.FAIL)
+    """Whether an outcome has a line for each element that it ends, or ends all of a slice in the same way."""
+    is_slice = outcome.attempt.slice is not None
+    return outcome.kind is Kind.ELEMENTS or (is_slice and outcome.kind is Kind.FAIL)
 
 
 def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
     """Outcome and verdict of each element that ran, in the form of a node of its own."""
     slice_ = outcome.attempt.slice
     if slice_ is None:
+        yield _read_line(outcome.attempt, outcome.text.split("\n", 1)[0]), verdict
         return
     has_lines = outcome.kind is Kind.ELEMENTS
     text = [line for line in outcome.text.split("\n") if not line.startswith(APPENDED)]

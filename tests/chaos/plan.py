@@ -46,6 +46,7 @@ class Elements:
     """The elements of an array, and how they end.
 
     Attributes:
+        salt: Decides the fates, and whether elements are jobs.
         is_list: Whether they have items of their own; otherwise it is a range.
         shares: How many of 1,000 end otherwise than at once, by fate: ``once`` fails at its first attempt,
             ``fail`` always, ``cure`` until the flow is retried, and ``skip`` is skipped.
@@ -127,7 +128,7 @@ class Step:
                 self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=self.after,
                 over=self.array.over, max_running=self.array.max_running, max_failed=self.array.max_failed,
                 attempts=self.attempts, backoff=Backoff("fixed", timedelta(milliseconds=50)),
-                priority=self.priority,
+                priority=self.priority, as_jobs=self.array.salt % 3 == 1,
             )  # fmt: skip
         return FlowNode(
             self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=self.after,

@@ -151,6 +151,8 @@ class NodeFile(_Strict):
     """Of an array: how many elements run at once at most."""
     max_failed: int | str | None = None
     """Of an array: how many elements may fail, as a number or a share such as 1%."""
+    as_jobs: bool = False
+    """Of an array: each element is a job of its own, which workers in Node can run, too."""
 
 
 class FlowFile(_Strict):

@@ -46,7 +46,7 @@ local function concurrency_room(x, limit)
     return nil
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group)
-  local listed = L.numbers.int(redis.call('GET', x.prefix .. 'list-active'), 0) + L.arrays.running(x.prefix)
+  local listed = L.numbers.int(redis.call('GET', x.prefix .. 'list-active'), 0) + L.turns.running(x.prefix)
   return math.max(limit - (pending.err and 0 or L.numbers.int(pending[1], 0)) - listed, 0)
 end
 

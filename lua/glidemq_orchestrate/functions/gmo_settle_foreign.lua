@@ -15,11 +15,11 @@ local function settle_foreign(keys, args)
     end
     local cost = L.foreign.settle(prefix, page[i], now)
     spent, settled = spent + 1 + cost, settled + (cost > 0 and 1 or 0)
-    if page[i + 1] == from then
-      passed = passed + 1
-    else
-      from, passed = page[i + 1], 1
+    local stays = page[i]:byte(-1) ~= 125 or redis.call('ZSCORE', keys[1], page[i]) -- jobs of elements are removed
+    if page[i + 1] ~= from then
+      from, passed = page[i + 1], 0
     end
+    passed = passed + (stays and 1 or 0)
   end
   return { from, passed, #page == 2 * limit and 1 or 0, settled }
 end

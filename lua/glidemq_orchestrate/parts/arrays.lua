@@ -1,9 +1,10 @@
 -- arrays: array nodes. An array is a node whose job has the field gmo:array, a JSON object: size; per (elements per
 -- chunk of items, 0 for a range); running (how many elements run at once, 0 = no limit); failed (how many may fail
--- before the array is stopped, -1 = all of them run, and any failure fails it). While its elements run, its job is
--- active and no worker holds it: workers lease slices of it, see slices.lua.
+-- before the array is stopped, -1 = all of them run, and any failure fails it); jobs (how many elements are ordinary jobs
+-- at once, see element_jobs.lua; none = workers lease slices of it, see slices.lua); keyed (whether the ordering key in
+-- its options contains the item). While its elements run, its job is active and no worker holds it.
 --   <prefix>gmo:arrays                    zset: job ids of open arrays -> from when on a slice can be leased, ms; if one
---                                         can, since when the array waits for its turn
+--                                         can, since when the array waits for its turn; NEVER: its elements are jobs
 --   <prefix>gmo:array-priorities          zset: job ids of those that have a priority -> the priority
 --   <prefix>gmo:array:<job id>            hash: opened (ms), next (the first element that was never leased), completed,
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
@@ -36,7 +37,7 @@ function L.arrays.read(prefix, job_id)
   local v = redis.call('HMGET', key, 'next', 'completed', 'failed', 'skipped', 'running', 'run', 'oldest', 'opened', 'told',
     'appended')
   return { prefix = prefix, id = job_id, key = key, given = of.size, size = of.size + int(v[10], 0), per = of.per, max_running = of.running,
-    range = of.start and L.numbers.text(of.start) .. ' ' .. L.numbers.text(of.step) or '', max_failed = of.failed,
+    jobs = int(of.jobs, 0), is_keyed = of.keyed, range = of.start and L.numbers.text(of.start) .. ' ' .. L.numbers.text(of.step) or '', max_failed = of.failed,
     next = int(v[1], 0), completed = int(v[2], 0), failed = int(v[3], 0), skipped = int(v[4], 0),
     running = int(v[5], 0), run = int(v[6], 0), oldest = int(v[7], 0), opened = int(v[8], 0), told = int(v[9], 0) }
 end
@@ -57,13 +58,16 @@ end
 -- no array has to wait for the end of another. An event wakes idle workers if one can be leased sooner than they know; not
 -- if this call `fetches` next.
 function L.arrays.place(a, now, had_its_turn, fetches)
-  local key, due = a.prefix .. 'gmo:arrays', available(a, now)
+  local key, due = a.prefix .. 'gmo:arrays', a.jobs == 0 and available(a, now) or NEVER
   local known = tonumber(redis.call('ZSCORE', key, a.id) or NEVER)
   local is_news = due < known and known > now and not (fetches and due <= now)
   if due <= now then
     due = not had_its_turn and known <= now and known or now
   end
   redis.call('ZADD', key, L.numbers.text(due), a.id)
+  if a.jobs > 0 then
+    L.element_jobs.top_up(a, now)
+  end
   if is_news then
     L.events.emit(a.prefix .. 'events', 'active', a.id)
   end
@@ -74,17 +78,21 @@ function L.arrays.open(prefix, job_id, delay, now)
   local job_key = prefix .. 'job:' .. job_id
   local priority = int(redis.call('HGET', job_key, 'priority'), 0)
   redis.call('HSET', job_key, 'state', 'active', 'lastActive', L.numbers.text(now), 'activeSource', 'stream')
-  if priority > 0 then
+  redis.call('HSET', prefix .. 'gmo:array:' .. job_id, 'opened', L.numbers.text(now + delay))
+  local a = L.arrays.read(prefix, job_id)
+  if priority > 0 and a.jobs == 0 then
     redis.call('ZADD', prefix .. 'gmo:array-priorities', priority, job_id)
   end
-  redis.call('HSET', prefix .. 'gmo:array:' .. job_id, 'opened', L.numbers.text(now + delay))
-  L.arrays.place(L.arrays.read(prefix, job_id), now)
+  L.arrays.place(a, now)
 end
 
 -- Makes sure that an array whose job is active goes on: its elements run, or can run. If none is left that could, although
 -- some have not ended, another client has removed them, and the node fails.
 function L.arrays.ensure(prefix, job_id, now)
   local a = L.arrays.read(prefix, job_id)
+  if a.jobs > 0 then
+    return L.element_jobs.ensure(a, now)
+  end
   for _, slice_id in ipairs(redis.call('SMEMBERS', a.key .. ':slices')) do
     if redis.call('EXISTS', prefix .. 'job:' .. slice_id) == 1 then
       return L.arrays.place(a, now)
@@ -100,32 +108,27 @@ function L.arrays.ensure(prefix, job_id, now)
   L.arrays.place(a, now)
 end
 
--- How many elements run in all open arrays of a queue.
-function L.arrays.running(prefix)
-  local sum = 0
-  for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'gmo:arrays', 0, -1)) do
-    sum = sum + int(redis.call('HGET', prefix .. 'gmo:array:' .. job_id, 'running'), 0)
-  end
-  return sum
-end
-
 -- Closes an array: its slices are taken from their workers, and nothing is leased any more. Nothing happens to others.
-function L.arrays.close(prefix, job_id)
+function L.arrays.close(prefix, job_id, now)
   if redis.call('ZREM', prefix .. 'gmo:arrays', job_id) == 0 then
     return
   end
   redis.call('ZREM', prefix .. 'gmo:array-priorities', job_id)
-  L.slices.take_all(L.arrays.read(prefix, job_id))
+  local a = L.arrays.read(prefix, job_id)
+  L.slices.take_all(a)
+  if a.jobs > 0 then
+    L.element_jobs.take_all(a, now)
+  end
 end
 
 -- A node that runs again: a failed or interrupted array keeps its completed elements, and the others run; of a completed
 -- one all run.
-function L.arrays.reopen(prefix, job_id, state)
+function L.arrays.reopen(prefix, job_id, state, now)
   local a = L.arrays.read(prefix, job_id)
   if not a then
     return
   end
-  L.arrays.close(prefix, job_id)
+  L.arrays.close(prefix, job_id, now)
   if state == 'completed' then
     L.array_keys.erase(prefix, job_id)
   elseif a.failed > 0 then
@@ -174,7 +177,7 @@ function L.arrays.end_if_done(x, a)
   end
   local key = a.prefix .. 'job:' .. a.id
   if x.ended then L.settle.flush(x.ended, x.now) end
-  L.arrays.close(a.prefix, a.id)
+  L.arrays.close(a.prefix, a.id, x.now)
   redis.call('HSET', key, 'progress', summary(a))
   if has_too_many or (a.max_failed < 0 and a.failed > 0) then
     local reason = reason_of(a)

@@ -4,13 +4,14 @@
 --                         field deadLetterQueueName is set. The JSON is for a job that may be removed first: as it
 --                         fails, or by the retention of others; '' for a large job that stays. For a message of a
 --                         broadcast the field is "<job id>||<subscription>".
--- Not noted: nodes that end because of others, cancelled nodes, and jobs revoked before an attempt.
+-- Not noted: nodes that end because of others, cancelled nodes, elements of arrays, and jobs revoked before an attempt.
 L.dead_letters = {}
 local LARGE = 65536
 
--- The queue for letters, or false.
-local function is_wanted(prefix)
-  return redis.call('HGET', prefix .. 'meta', 'deadLetterQueueName')
+-- Whether a job, or message if nil, gets a letter.
+local function is_wanted(prefix, job_id)
+  local queue = redis.call('HGET', prefix .. 'meta', 'deadLetterQueueName')
+  return queue and not (job_id and L.element_jobs.array_of(prefix, job_id))
 end
 
 -- Writes a note. If the key has another type, the job fails without a letter: its end matters more.
@@ -20,7 +21,7 @@ end
 
 -- The data for the letter of a job that may be removed as it fails; nil when no letter is needed.
 function L.dead_letters.copy(prefix, job_id, reason)
-  if not is_wanted(prefix) then
+  if not is_wanted(prefix, job_id) then
     return nil
   end
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'name', 'data', 'attemptsMade')
@@ -31,7 +32,7 @@ end
 function L.dead_letters.note(prefix, job_id, now, copy, is_revoked)
   if copy then
     return write(prefix, job_id, now, copy)
-  elseif is_revoked or not is_wanted(prefix) then
+  elseif is_revoked or not is_wanted(prefix, job_id) then
     return nil
   end
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'name', 'data', 'failedReason', 'attemptsMade')

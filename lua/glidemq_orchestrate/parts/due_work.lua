@@ -34,7 +34,8 @@ local function end_node(ref, now)
   end
   local has_begun = L.due.has_begun(prefix .. 'job:' .. job_id)
   local is_array = redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:array') == 1
-  if not flow or not job[3] or (STARTED[job[1]] and not (is_array and job[1] == 'active')) or has_begun then
+  if not flow or not job[3] or (STARTED[job[1]] and not (is_array and job[1] == 'active')) or has_begun
+    or (is_array and L.element_jobs.have_begun(prefix, job_id)) then
     return
   end
   local queue = prefix:match('{(.*)}:$')

@@ -39,6 +39,10 @@ local function note(x, a, w, position, line)
   return 'failed'
 end
 
+local function no_writes(elements)
+  return { elements = elements, done = {}, results = {}, skipped = {}, failed = {}, well = {}, tried = {}, again = {} }
+end
+
 -- Sets the bits of completed elements: those of a run together.
 local function write_bits(key, done)
   local words, first = {}, 1
@@ -89,20 +93,22 @@ local function split_lines(lines)
   return own, items
 end
 
+-- The line of an element, unless its array would become too large.
+local function checked(a, added, line)
+  return a.size + added > MAX and 'f0 0 its array would have more than ' .. text(MAX) .. ' elements' or line
+end
+
 -- Accepts the outcome of a slice: of each element for which it has a line; the others are given back.
 local function accept_lines(x, a, slice_id, lines)
   local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
-  local w, verdicts, count = { elements = elements, done = {}, results = {}, skipped = {}, failed = {}, well = {}, tried = {},
-    again = {} }, {}, 0
+  local w, verdicts, count = no_writes(elements), {}, 0
   local has_failures, added = false, {}
   local own, items = split_lines(lines)
   for _, line in ipairs(own) do
     if count == #elements then break end
     count = count + 1
     local more = items[count] or {}
-    if a.size + #added + #more > MAX then
-      line = 'f0 0 its array would have more than ' .. text(MAX) .. ' elements'
-    end
+    line = checked(a, #added + #more, line)
     verdicts[count] = note(x, a, w, elements[count], line)
     has_failures = has_failures or verdicts[count] ~= 'ok'
     for _, item in ipairs(line:sub(1, 1) == 'd' and more or {}) do added[#added + 1] = item end
@@ -114,6 +120,15 @@ local function accept_lines(x, a, slice_id, lines)
   end
   x.spent = x.spent + math.floor((count + #added) / 2)
   return has_failures and table.concat(verdicts, '\n') or 'ok'
+end
+
+-- Notes the end of an element that is part of no slice, and the items that it adds.
+function L.elements.note_one(x, a, element, line, items)
+  local w = no_writes({ element })
+  line = checked(a, #items, line)
+  note(x, a, w, element, line)
+  write(a, w)
+  if #items > 0 and line:sub(1, 1) == 'd' then L.slice_items.append(a, items) end
 end
 
 -- Every element of the slice has the same outcome.

@@ -6,7 +6,7 @@ function L.end_nodes.withdraw(prefix, job_id, now)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed', 'gmo:array')
   local entry = v[1] and v[1] ~= '' and v[1] or nil
   if v[3] then
-    L.arrays.close(prefix, job_id)
+    L.arrays.close(prefix, job_id, now)
   elseif v[2] then
     local job = L.jobs.read(prefix, job_id)
     L.remove.take_out(prefix, job_id, job, entry, 0)

@@ -35,9 +35,9 @@ end
 
 -- Adds the row of a started job to the reply. `given`: its inputs, see inputs.lua; `ahead`: '+' if its handler does not
 -- begin at once, see losses.lua.
-local function add_row(x, job_id, entry_id, v, started, epoch, ahead, given)
+local function add_row(x, job_id, entry_id, v, started, epoch, ahead, given, element)
   x.jobs[#x.jobs + 1] = { job_id, entry_id, started, v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], given, epoch,
-    v[SHOWN + SUSPECT], ahead }
+    v[SHOWN + SUSPECT], ahead, element }
 end
 
 L.fetch.read, L.fetch.SHOWN = read, SHOWN
@@ -105,12 +105,11 @@ local function begin(x, job_id, entry_id)
   end
   local ahead = x.starts and (v[at + SUSPECT] or #x.jobs >= x.starts) and '+' or ''
   local epoch = mark(x, key, job_id, entry_id, v, at, ahead)
-  local given, runs_again = false, nil
-  if v[5] then given, runs_again = L.inputs.read(x.prefix, job_id) end
+  local given, runs_again, element = L.inputs.of(x, job_id, v)
   if runs_again and L.inputs.wait(x, job_id, entry_id, runs_again) then
     return nil
   end
-  return add_row(x, job_id, entry_id, v, x.now_text, epoch, ahead, given)
+  return add_row(x, job_id, entry_id, v, x.now_text, epoch, ahead, given, element)
 end
 
 -- Starts a job. One that cannot start, for example because its key is not a hash, must not block the others.
@@ -177,11 +176,11 @@ function L.fetch.again(x)
     local v, held = read(key), redis.call('HMGET', key, 'gmo:token', 'gmo:entry', 'processedOn')
     local ahead = held[1] == x.token .. '+' and '+' or ''
     local is_ours = v[SHOWN + STATE] == 'active' and held[1] == x.token .. ahead and held[2] == entry_id
-    if is_ours and job_id:find('}$') then
+    if is_ours and redis.call('HEXISTS', key, 'gmo:slice') == 1 then
       L.slices.again(x, job_id, held[1], v[SHOWN + SUSPECT], held[3], v[SHOWN + EPOCH])
     elseif is_ours then
-      add_row(x, job_id, entry_id, v, held[3], v[SHOWN + EPOCH], ahead,
-        v[5] and L.inputs.read(x.prefix, job_id) or false)
+      local given, _, element = L.inputs.of(x, job_id, v)
+      add_row(x, job_id, entry_id, v, held[3], v[SHOWN + EPOCH], ahead, given, element)
     end
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)

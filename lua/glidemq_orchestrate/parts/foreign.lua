@@ -55,6 +55,11 @@ end
 function L.foreign.settle(prefix, job_id, now)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'state', 'failedReason', 'gmo:end',
     'gmo:withdrawn', 'processedOn', 'gmo:removed')
+  if not job[1] and L.element_jobs.array_of(prefix, job_id) then
+    local x = { now = now, flows = {} }
+    L.element_jobs.settle(x, prefix, job_id)
+    return x.spent, nil, x.flows[1] or ''
+  end
   if not job[1] or job[7] or (job[2] ~= 'completed' and job[2] ~= 'failed') then
     return 0
   end

@@ -22,7 +22,7 @@ end
 -- round.
 function L.fresh.reset(prefix, job_id, job, now)
   local key = prefix .. 'job:' .. job_id
-  L.arrays.reopen(prefix, job_id, job.state)
+  L.arrays.reopen(prefix, job_id, job.state, now)
   redis.call('ZREM', prefix .. 'failed', job_id)
   redis.call('ZREM', prefix .. 'completed', job_id)
   L.start_over.reset(prefix, job_id, job, now, 'waiting-children')

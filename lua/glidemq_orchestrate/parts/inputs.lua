@@ -39,6 +39,19 @@ function L.inputs.read(prefix, job_id)
   return is_small and found or false, unended
 end
 
+-- What a started job reads: inputs, the refs of dependencies that have not ended (nil for none), and if it is an element
+-- of an array, which one (see element_jobs.lua). `v`: its fields, see fetch.lua.
+function L.inputs.of(x, job_id, v)
+  if v[5] then
+    return L.inputs.read(x.prefix, job_id)
+  end
+  local array_id = L.element_jobs.array_of(x.prefix, job_id)
+  if array_id then
+    return L.element_jobs.about(x, job_id, array_id, v)
+  end
+  return false
+end
+
 -- Makes a node that was just started wait again if dependencies of it rerun, unless its rule allows it to run before
 -- they end. Returns whether it waits. They may have restarted since it was released, or since its last attempt.
 function L.inputs.wait(x, job_id, entry_id, unended)

@@ -33,7 +33,7 @@ local function read(x, o)
     grows = v[10] ~= false, ended = x.ended } or nil
   local job = { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingKey = v[5] or nil,
     parentId = v[6] or nil, messages = v[11] or nil, published = v[12] or nil, flow = flow, repeats = v[13],
-    history = v[14], array = v[15] }
+    history = v[14], array = v[15], element_of = not v[15] and L.element_jobs.array_of(x.prefix, o.job_id) }
   if o.kind ~= 'done' or v[4] or v[5] or v[6] then -- to complete a job without ordering key and parent takes no more
     local more = redis.call('HMGET', key, 'orderingSeq', 'groupSlot', 'priority', 'parentQueue', 'name')
     job.orderingSeq, job.groupSlot, job.priority = more[1] or nil, more[2] or nil, more[3] or nil
@@ -87,6 +87,8 @@ local function done(x, o, job)
     x.flows[#x.flows + 1] = L.settle.job_skipped(job.flow, x.prefix, o.job_id, o.text, x.now)
   elseif job.flow then
     x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
+  elseif job.element_of then
+    L.element_jobs.settle(x, x.prefix, o.job_id, o.items)
   else
     -- the supervisor notifies the dependents of a skipped portable node
     if o.kind == 'done' or not L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts')) then
@@ -165,8 +167,7 @@ end
 
 -- Accepts an outcome and returns the verdict. Notifying the dependents of a node counts against the budget of the call.
 function L.outcome.accept(x, o)
-  local act = ACT[o.kind]
-  if not act and o.kind ~= 'begun' and o.kind ~= 'elements' then
+  if not ACT[o.kind] and o.kind ~= 'begun' and o.kind ~= 'elements' then
     return 'stale unknown outcome kind ' .. tostring(o.kind)
   end
   if x.spent >= x.budget then
@@ -182,6 +183,9 @@ function L.outcome.accept(x, o)
   end
   if job.array then
     return L.elements.accept(x, o, job.array)
+  elseif job.element_of then
+    L.settle.flush(x.ended, x.now)
+    L.element_jobs.read_line(o)
   elseif o.kind == 'elements' then
     return 'stale job ' .. o.job_id .. ' is no slice of an array'
   elseif job.flow and o.kind ~= 'done' then
@@ -190,7 +194,7 @@ function L.outcome.accept(x, o)
     job.flow.dependents = redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id)
     x.spent = x.spent + math.min(job.flow.dependents, FLOW_FAILURE)
   end
-  local verdict = act(x, o, job)
+  local verdict = ACT[o.kind](x, o, job)
   L.scheduler.settled(x.prefix, job, o.kind, verdict, x.now)
   return verdict
 end

@@ -39,6 +39,8 @@ local function place(prefix, job_id, name, now)
   return true
 end
 
+L.release.place = place
+
 -- The job fields that `read` returns.
 local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge', 'gmo:array' }
 

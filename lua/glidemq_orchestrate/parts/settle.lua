@@ -162,7 +162,11 @@ end
 -- Ends the node of a job that has failed for good; a job outside flows is an ended child. Returns the id of its flow if that needs gmo_advance_flow, else ''.
 function L.settle.job_failed(prefix, job_id, reason, now)
   local flow = L.record.of_job(prefix, job_id)
-  if not flow then
+  if not flow and L.element_jobs.array_of(prefix, job_id) then
+    local x = { now = now, flows = {} }
+    L.element_jobs.settle(x, prefix, job_id)
+    return x.flows[1] or ''
+  elseif not flow then
     L.children.failed(prefix, job_id)
     return ''
   end

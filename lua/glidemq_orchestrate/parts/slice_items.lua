@@ -34,6 +34,12 @@ local function items_of(a, elements)
   return table.concat(lines, '\n')
 end
 
+-- The item of an element as JSON.
+function L.slice_items.one(a, element)
+  local start, step = a.range:match('^(%S+) (%S+)$')
+  return start and text(tonumber(start) + element * tonumber(step)) or items_of(a, { element })
+end
+
 -- Adds elements with these items at the end of an array.
 function L.slice_items.append(a, items)
   local words = {}

@@ -160,3 +160,4 @@ function L.slices.give_back(a, slice_id, due)
 end
 
 L.slices.lease, L.slices.add_row, L.slices.remove, L.slices.MAX, L.slices.BUDGET = lease, add_row, remove, MAX, BUDGET
+L.slices.next_elements = next_elements

@@ -4,6 +4,15 @@ L.turns = {}
 local ARRAYS, PRIORITIES, BROKEN, BUDGET, NEVER = 8, 64, 60000, L.slices.BUDGET, L.arrays.NEVER
 local int = L.numbers.int
 
+-- How many elements run in all open arrays of a queue.
+function L.turns.running(prefix)
+  local sum = 0
+  for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'gmo:arrays', 0, -1)) do
+    sum = sum + int(redis.call('HGET', prefix .. 'gmo:array:' .. job_id, 'running'), 0)
+  end
+  return sum
+end
+
 -- Leases slices of an array until `count` jobs have started, or as many elements as one call may lease.
 local function fetch_of(x, job_id, count)
   local a, v = L.arrays.read(x.prefix, job_id), L.fetch.read(x.prefix .. 'job:' .. job_id)

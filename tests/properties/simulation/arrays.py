@@ -30,6 +30,7 @@ PREFIX: Final = "glide"
 EPOCH: Final = 13
 ADDED: Final = "added"
 """The item of an element that the first one adds."""
+_OF_JOB: Final = 3
 _ENDS: Final = {"d": "completed", "s": "skipped", "f": "failed"}
 
 
@@ -62,6 +63,7 @@ def _perhaps_array(choices: Choices, node: FlowNode) -> FlowNode:
         on_failure=node.on_failure,
         over=range(0, 10 * size, 10) if is_range else [10 * index for index in range(size)],
         max_running=choices.pick([None, None, 1, 2]),
+        as_jobs=choices.chance(0.4),
     )
 
 
@@ -86,6 +88,22 @@ def run_slice(worker: Any, attempt: Attempt, part: Slice) -> Op[Outcome]:
             lines += [f"a{json.dumps(ADDED)}"] * data["adds"]
         if worker.scheduler.choices.chance(0.1):  # others can run the rest
             break
+    return Outcome(attempt, Kind.ELEMENTS, "\n".join(lines))
+
+
+def run_element(worker: Any, attempt: Attempt, data: Mapping[str, Any]) -> Op[Outcome]:
+    """Run an element that is a job; returns its outcome."""
+    index = attempt.element or 0
+    if data["item"] not in (10 * index, ADDED):
+        worker.ledger.problems.append(f"element {index} of {attempt.array_id} got the item {data['item']}")
+    element = copy(attempt)
+    element.job_id = f"{attempt.array_id}[{index}]"
+    own = data if data["end"] != "failed" or fails(data, index) else {**data, "end": "completed"}
+    run = run_of(attempt.token, attempt.job_id, index)
+    outcome: Outcome = (yield from worker.run_user_code(element, own, run))._replace(attempt=attempt)
+    if outcome.kind is not Kind.DONE or index or not data["adds"]:
+        return outcome
+    lines = [line_of(outcome), *[f"a{json.dumps(ADDED)}"] * data["adds"]]
     return Outcome(attempt, Kind.ELEMENTS, "\n".join(lines))
 
 
@@ -118,9 +136,11 @@ class Elements:
     touched: set[JobKey] = field(default_factory=set)
 
     def began(self, queue: str, row: Sequence[Any], token: str, now: int) -> None:
-        """A slice was leased: each of its elements begins."""
+        """A slice was leased, or an element that is a job started: each of the elements begins."""
         ledger, completed = self.ledger, set[str]()
-        slice_id, epoch, part = row[0], int(row[EPOCH]), Slice.from_row(row[0], row[-1])
+        is_job = len(row[-1]) == _OF_JOB
+        part = Slice(row[-1][0], [int(row[-1][1])], [0]) if is_job else Slice.from_row(row[0], row[-1])
+        slice_id, epoch = row[0], int(row[EPOCH])
         self.slices[slice_id] = part
         ledger.alive[f"{token}:{slice_id}"] = now
         if is_current := ledger.is_current(slice_id):
@@ -156,7 +176,8 @@ class Elements:
         kind, slice_id, _, token, _, text = outcome[:6]
         ledger, part = self.ledger, self.slices[slice_id]
         found = [line for line in text.split("\n") if not line.startswith("a")]
-        lines = {"elements": found, "fail": ["f"] * len(part.indexes)}.get(kind, [])
+        same = {"fail": "f", "done": f"d{text}", "skip": f"s{text}"}.get(kind)
+        lines = found if kind == "elements" else [same] * len(part.indexes) if same else []
         verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
         unrun = [""] * (len(part.indexes) - len(lines))
         for index, line, one in zip(part.indexes, [*lines, *unrun], [*verdicts, *unrun], strict=True):

@@ -109,7 +109,10 @@ _TIMED_OUT = (
 _LOOKED_AT = "cost, is_suspect = L.blocked.check(c.flow, c.key, ref, c.now)"
 _REMOVED = "  remove_job(ref, flow_id)\n    L.due"
 _IS_ENDING = "if new ~= 'staging' and new ~= 'running' and record[2] then"
-_HAS_BEGUN = "or STARTED[job[1]] or has_begun then"
+_HAS_BEGUN = (
+    " or (STARTED[job[1]] and not (is_array and job[1] == 'active')) or has_begun\n"
+    "    or (is_array and L.element_jobs.have_begun(prefix, job_id)) then"
+)
 _FOLLOWS = "if is_released and how ~= '' and not (how == 'late' and v[4]) then"
 _PASSED = "redis.call('SADD', key .. ':passed', ref) == 1"
 _NUMBER = "math.max(number + 1, x.clock)"
@@ -118,19 +121,31 @@ _TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
 _LOST_SLICE: Final = "    redis.call('ZADD', a.key .. ':again', text(r.now), L.positions.join(elements))\n"
 _REST_OF_SLICE: Final = "  if count < #elements then\n"
 _APPENDED: Final = "L.slice_items.append(a, added)"
+_COUNTS: Final = "local counts = a and redis.call('SREM', a.key .. ':jobs', job_id) == 1"
+_REVOKED: Final = "redis.call('UNLINK', a.key .. ':jobs')"
 _FAILED_RUN: Final = "redis.call('HSET', a.key, 'failed', 0, 'run', a.run + 1)"
 _IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
 
 MUTATIONS: Final = (
-    Mutation("the elements of a lost worker are forgotten", "staged", ((_LOST_SLICE, ""),), seed=60),
+    Mutation("the elements of a lost worker are forgotten", "staged", ((_LOST_SLICE, ""),)),
     Mutation(
         "the rest of a slice that ended early is forgotten",
         "staged",
         ((_REST_OF_SLICE, "  if false then\n"),),
-        seed=150,
+        seed=320,
     ),
-    Mutation("what an element adds is added twice", "staged", ((_APPENDED, f"{_APPENDED} {_APPENDED}"),)),
-    Mutation("failed elements do not run again", "staged", ((_FAILED_RUN, ""),), seed=150),
+    Mutation(
+        "what an element adds is added twice", "staged", ((_APPENDED, f"{_APPENDED} {_APPENDED}"),), seed=40
+    ),
+    Mutation(
+        "the end of an element that is a job counts again",
+        "staged",
+        ((_COUNTS, "local counts = a and true"),),
+    ),
+    Mutation(
+        "an array that was stopped keeps the jobs of its elements", "staged", ((_REVOKED, ""),), seed=200
+    ),
+    Mutation("failed elements do not run again", "staged", ((_FAILED_RUN, ""),), seed=440),
     Mutation(
         "the outcome of a stale attempt is accepted",
         "staged",
@@ -190,7 +205,7 @@ MUTATIONS: Final = (
         ),
         seed=167,
     ),
-    Mutation("a queue timeout ends what has begun", "staged", ((_HAS_BEGUN, "then"),), seed=12),
+    Mutation("a queue timeout ends what has begun", "staged", ((_HAS_BEGUN, " then"),), seed=12),
     Mutation(
         "the deadline of a portable flow is ignored",
         "portable",

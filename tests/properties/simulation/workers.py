@@ -39,7 +39,7 @@ from glidemq_orchestrate.worker.handlers.signals import RetryLater, Skip, Unreco
 from glidemq_orchestrate.worker.listener import BLOCK_MS
 from glidemq_orchestrate.worker.renewing import MAX_BEAT_SECONDS
 from glidemq_orchestrate.worker.services.worker import ANNOUNCE_SECONDS, UPKEEP_SECONDS
-from tests.properties.simulation.arrays import SIZES, run_slice
+from tests.properties.simulation.arrays import SIZES, run_element, run_slice
 from tests.properties.simulation.ledger import PREFIX, ServerLedger
 from tests.properties.simulation.plan import JOB, node_data
 from tests.properties.simulation.process import Process, Program, Sleep, Task
@@ -260,6 +260,8 @@ class SimulatedWorker:
     def _outcome(self, attempt: Attempt, data: dict[str, object]) -> Op[Outcome]:
         if attempt.slice is not None:
             return (yield from run_slice(self, attempt, attempt.slice))
+        if attempt.array_id:
+            return (yield from run_element(self, attempt, data))
         return (yield from self.run_user_code(attempt, data, run_of(attempt)))
 
     def run_user_code(self, attempt: Attempt, data: dict[str, object], run: str) -> Op[Outcome]:
@@ -293,7 +295,7 @@ class SimulatedWorker:
 
     def _check_inputs(self, attempt: Attempt) -> None:
         """The results of the completed dependencies, no others and none missing."""
-        run = run_of(attempt, attempt.slice.indexes[0] if attempt.slice else None)
+        run = run_of(attempt, attempt.slice.indexes[0] if attempt.slice else attempt.element)
         self.ledger.check_inputs(run, read_results(attempt.inputs or {}))
 
     def _report(self, outcome: Outcome) -> None:

@@ -35,7 +35,7 @@ BAD: dict[str, tuple[dict[str, Any], type[GlideMQError]]] = {
     "node a: item 1 is not JSON: Object of type object": ({"over": [1, object()]}, EncodeError),
     "node a: item 0 is 1,048,578 bytes": ({"over": ["x" * 1_048_576]}, PayloadTooLarge),
     "node a: data of an array must be an object": ({"over": [1], "data": [2]}, InvalidFlow),
-    "node a: elements of an array have no lifo": ({"over": [1], "lifo": True}, InvalidFlow),
+    "node a: as_jobs must be True or False, got 1": ({"over": [1], "as_jobs": 1}, InvalidFlow),
     "node a: max_running must be a whole number of at least 1, got 0": (
         {"over": [1], "max_running": 0},
         InvalidFlow,
@@ -98,7 +98,7 @@ def test_an_array_has_a_form_in_flow_files() -> None:
         "queue": "q",
         "nodes": [
             {"name": "a", "over": {"stop": 100}, "max_failed": "1%", "options": {"attempts": 3}},
-            {"name": "b", "over": [1, {"c": None}], "max_running": 2, "after": ["a"]},
+            {"name": "b", "over": [1, {"c": None}], "max_running": 2, "as_jobs": True, "after": ["a"]},
             {"name": "c", "after": ["b"]},
         ],
     }
@@ -107,11 +107,11 @@ def test_an_array_has_a_form_in_flow_files() -> None:
     assert isinstance(first, ArrayNode)
     assert (first.over, first.max_failed, first.options.attempts) == (range(100), "1%", 3)
     assert isinstance(second, ArrayNode)
-    assert (second.over, second.max_running) == ([1, {"c": None}], 2)
+    assert (second.over, second.max_running, second.as_jobs) == ([1, {"c": None}], 2, True)
     assert type(last) is FlowNode
     assert FlowSpec.from_dict(spec.to_dict()) == spec
     for wrong, message in (
-        ({"max_failed": 3}, "max_running and max_failed are of arrays"),
+        ({"max_failed": 3}, "max_running, max_failed, as_jobs are of arrays"),
         ({"over": {"stop": 3, "step": 0}}, "over: range"),
     ):
         with pytest.raises(InvalidFlow, match=message):
