@@ -15,6 +15,7 @@ from glidemq_orchestrate.flows.elements import results_in_flow
 from glidemq_orchestrate.flows.node_table import read_results
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.values import NODE
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job_hash import JobField
@@ -205,30 +206,38 @@ class RunningFlow(FlowOfNode):
             else:
                 return
 
-    def append(self, items: Iterable[JsonLike]) -> None:
-        """Add elements to the array over a list of which this job is an element, from any handler.
+    def append(self, items: Iterable[JsonLike], *, to: str | None = None) -> None:
+        """Add elements to an array over a list of this flow, from any handler.
 
-        They join the end of the array when this element completes, in the same step; a failed, lost or
-        cancelled attempt adds nothing. The array completes after them, and its counts include them. When all
-        of a completed array runs again, it begins with its original items.
+        They join the end of the array when this job completes, in the same step; a failed, lost or cancelled
+        attempt adds nothing. The array completes after them, and its counts include them. When all of a
+        completed array runs again, it begins with its original items.
 
         Args:
-            items: JSON; at most 1,000 from each element, with 1 MiB in all.
+            items: JSON; at most 1,000 from each attempt, with 1 MiB in all.
+            to: The array node; None: the one of which this job is an element. An element can add to no other.
+                If the flow has no such array, or it has ended, this attempt fails, and is not retried.
 
         Raises:
-            RuntimeError: This job is not an element of an array over a list.
+            RuntimeError: This job is not an element of an array over a list, or with ``to``, it is one.
             EncodeError, PayloadTooLarge: An item is not JSON, or too large. Nothing was added.
             FlowTooLarge: These would be too many or too large. Nothing was added.
         """
-        if not self._attempt.is_growing:
-            super().append(items)
-        texts = [*self.appended, *encode_each(list(items), where="item")]
-        if len(texts) > MAX_APPENDED or sum(map(len, texts)) > MAX_PAYLOAD_BYTES:
+        attempt, name = self._attempt, to or ""
+        is_element = attempt.slice is not None or bool(attempt.array_id)
+        if is_element is not (to is None) or (is_element and not attempt.is_growing):
+            super().append(items, to=to)
+        if to is not None:
+            NODE.check(to)
+        texts = [*self.appended.get(name, ()), *encode_each(list(items), where="item")]
+        appended = {**self.appended, name: texts}
+        sizes = [len(text) for texts in appended.values() for text in texts]
+        if len(sizes) > MAX_APPENDED or sum(sizes) > MAX_PAYLOAD_BYTES:
             raise FlowTooLarge(
-                f"an element can append at most {MAX_APPENDED:,} items with {MAX_PAYLOAD_BYTES:,} characters "
-                f"in all, not {len(texts):,} with {sum(map(len, texts)):,}"
+                f"an attempt can append at most {MAX_APPENDED:,} items with {MAX_PAYLOAD_BYTES:,} characters "
+                f"in all, not {len(sizes):,} with {sum(sizes):,}"
             )
-        self.appended = texts
+        self.appended = appended
 
     def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:
         """Read the results of completed elements of an array of this flow, by position, from a plain handler.

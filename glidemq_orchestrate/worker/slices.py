@@ -165,14 +165,17 @@ def _ended(
 
 
 def lines_of(outcome: Outcome, context: Context) -> list[str]:
-    """The line for the outcome of an element, and those of the items that it adds to its array."""
-    added = context.flow.appended if outcome.kind is Kind.DONE else ()
-    return [line_of(outcome), *(f"{APPENDED}{item}" for item in added)]
+    """The line for the outcome of a job, and those of the items that it adds to arrays."""
+    lines = [line_of(outcome)]
+    for name, items in context.flow.appended.items() if outcome.kind is Kind.DONE else ():
+        lines += [f"t{name}"] if name else []
+        lines += [f"{APPENDED}{item}" for item in items]
+    return lines
 
 
 def with_added(execution: Execution, outcomes: Sequence[Outcome | None]) -> Sequence[Outcome | None]:
-    """The outcomes of jobs; of those of elements that add items to their array, with these items."""
-    if not any(attempt.is_growing for attempt in execution.attempts):
+    """The outcomes of jobs; of those that add items to arrays, with these items."""
+    if not any(context.flow.appended for context in execution.contexts):
         return outcomes
     pairs = zip_longest(outcomes, execution.contexts)
     return [

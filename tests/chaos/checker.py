@@ -384,7 +384,8 @@ class Checker:
         for (where, job_id), at in self._book.unfenced.items():
             flow_id, node = generation_of(job_id)
             flow = self._plan.by_id.get(flow_id)
-            key = flow.all_steps[node].ordering if flow else keys.get(job_id)
+            step = node.partition("{")[0]  # the job of an element
+            key = flow.all_steps[step].ordering if flow else keys.get(job_id)
             if where == queue and key:
                 since[key] = min(at, since.get(key, at))
         return since

@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
@@ -88,8 +89,8 @@ _NO_ARRAYS: Final = (
 
 
 _NO_ELEMENT: Final = (
-    "nothing can be appended here: this job is not an element of an array over a list, or its handler runs "
-    "in a process"
+    "nothing can be appended here: this job is not an element of an array over a list and names no other, it "
+    "is in no flow, or its handler runs in a process"
 )
 
 
@@ -130,11 +131,11 @@ class FlowOfNode(ABC):
         if nodes := map_over(template, items, collect=collect, array=array):
             await self.add_nodes_async(nodes, before=before)
 
-    appended: Sequence[str] = ()
-    """The encoded items that ``append`` has added."""
+    appended: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """The encoded items that ``append`` has added, by the array; '' for the one of this element."""
 
-    def append(self, items: Iterable[JsonLike]) -> None:  # noqa: ARG002
-        """Add elements to the array of which this job is one; they join it when this element completes."""
+    def append(self, items: Iterable[JsonLike], *, to: str | None = None) -> None:  # noqa: ARG002
+        """Add elements to an array of the flow; they join it when this job completes."""
         raise RuntimeError(_NO_ELEMENT)
 
     def array_results(self, name: str, start: int = 0, stop: int | None = None) -> Mapping[int, Any]:  # noqa: ARG002

@@ -9,7 +9,7 @@
 --   children  wait until the child jobs (second number 1: the dependencies) have ended; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
---   elements  of a slice of an array: text = a line for each of its elements, see slices.lua
+--   elements  text = lines: of a slice, see slices.lua; of a node that adds to arrays, see appending.lua
 --   begun     not an outcome: the handler of a prefetched job begins
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
 -- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`, `error <message>`
@@ -180,15 +180,15 @@ function L.outcome.accept(x, o)
   if o.kind == 'begun' then
     redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:ran', o.token)
     return 'ok'
-  end
-  if job.array then
+  elseif job.array then
     return L.elements.accept(x, o, job.array)
   elseif job.element_of then
     L.settle.flush(x.ended, x.now)
     L.element_jobs.read_line(o)
   elseif o.kind == 'elements' then
-    return 'stale job ' .. o.job_id .. ' is no slice of an array'
-  elseif job.flow and o.kind ~= 'done' then
+    L.appending.accept(x, o, job)
+  end
+  if job.flow and o.kind ~= 'done' then
     L.settle.flush(x.ended, x.now)
   elseif job.flow then
     job.flow.dependents = redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id)

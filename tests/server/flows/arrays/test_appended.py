@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from glidemq_orchestrate import (
 )
 
 if TYPE_CHECKING:
-    from tests.conftest import RunWorker
+    from tests.conftest import Eventually, RunWorker
 
 LINKS = {"a": ["b", "c"], "b": ["d"], "d": ["e", "f"]}
 KEY = "glide:{etl}:gmo:array:x~crawl"
@@ -162,3 +163,97 @@ def test_the_queue_counts_what_was_added(flows: FlowProducer, queue: Queue, run_
     run_worker(["etl"], {"crawl": act, "after": after}, concurrency=1)
     flow.wait(timeout=30)
     assert counted[:2] == [(0, 1), (1, 1)]
+
+
+# --- nodes that add to an array of their flow ---
+
+
+def grown(**fields: Any) -> FlowSpec:
+    """A node that adds, beside the array or before it, and a node after both."""
+    before = fields.pop("before", False)
+    array = ArrayNode("crawl", **{"over": ["a"]} | fields, after=["find"] if before else [])
+    return FlowSpec("f", [FlowNode("find"), array, FlowNode("after", after=["crawl", "find"])], queue="etl")
+
+
+@pytest.mark.parametrize("as_jobs", [False, True])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_node_adds_to_an_array(
+    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, *, before: bool, as_jobs: bool
+) -> None:
+    has_added = threading.Event()
+
+    async def find(ctx: Context) -> str:
+        ctx.flow.append(["b", {"c": 1}], to="crawl")
+        ctx.flow.append(["d"], to="crawl")
+        return "found"
+
+    def crawl_page(ctx: Context) -> Any:
+        if not before and ctx.index == 0:
+            assert has_added.wait(30), "the array must not end before"
+        return ctx.data
+
+    flow = flows.submit(grown(before=before, as_jobs=as_jobs), flow_id="x")
+    run_worker(["etl"], {"find": find, "crawl": crawl_page, "after": after}, concurrency=4)
+    eventually(lambda: flow.node("find").state is JobState.COMPLETED)
+    has_added.set()
+    outcome = flow.wait(timeout=30)
+    assert (outcome.results["find"], outcome.results["after"]) == ("found", summary(4, 4))
+    assert flow.array("crawl").results() == {0: "a", 1: "b", 2: {"c": 1}, 3: "d"}
+
+
+def test_an_attempt_that_fails_adds_nothing_to_an_array(flows: FlowProducer, run_worker: RunWorker) -> None:
+    def find(ctx: Context) -> None:
+        ctx.flow.append(["b"], to="crawl")
+        if ctx.attempt == 1:
+            raise ValueError("again")
+
+    spec = FlowSpec(
+        "f",
+        [FlowNode("find", attempts=2), ArrayNode("crawl", over=["a"], after=["find"])],
+        queue="etl",
+    )
+    flow = flows.submit(spec, flow_id="x")
+    run_worker(["etl"], {"find": find, "crawl": lambda ctx: ctx.data})
+    assert flow.result(timeout=30)["crawl"] == summary(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("array", "to", "reason"),
+    [
+        (ArrayNode("crawl", over=range(3), after=["find"]), "crawl", "array crawl is over a range"),
+        (FlowNode("crawl", after=["find"]), "crawl", "node crawl is no array"),
+        (ArrayNode("crawl", over=["a"], after=["find"]), "other", "its flow has no node other"),
+    ],
+)
+def test_a_node_that_adds_to_no_array_fails_for_good(
+    flows: FlowProducer, run_worker: RunWorker, array: FlowNode, to: str, reason: str
+) -> None:
+    flow = flows.submit(FlowSpec("f", [FlowNode("find", attempts=3), array], queue="etl"), flow_id="x")
+    run_worker(["etl"], {"find": lambda ctx: ctx.flow.append(["b"], to=to)})
+    outcome = flow.wait(timeout=30)
+    (failed,) = [one for one in outcome.failed if one.name == "find"]
+    assert (failed.attempts, reason in failed.reason) == (1, True), failed
+
+
+def test_an_array_that_has_ended_takes_nothing(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    flow = flows.submit(
+        FlowSpec("f", [ArrayNode("crawl", over=["a"]), FlowNode("find", after=["crawl"])], queue="etl"),
+        flow_id="x",
+    )
+    run_worker(
+        ["etl"], {"crawl": lambda ctx: ctx.data, "find": lambda ctx: ctx.flow.append(["b"], to="crawl")}
+    )
+    outcome = flow.wait(timeout=30)
+    assert "it cannot add elements: array crawl has ended" in outcome.failed[0].reason
+    assert redis_client.exists(f"{KEY}:appended") == 0
+
+
+def test_an_element_adds_to_its_own_array_only(flows: FlowProducer, run_worker: RunWorker) -> None:
+    spec = FlowSpec("f", [ArrayNode("crawl", over=["a"]), ArrayNode("other", over=["a"])], queue="etl")
+    flow = flows.submit(spec, flow_id="x")
+    run_worker(
+        ["etl"], {"crawl": lambda ctx: ctx.flow.append(["b"], to="other"), "other": lambda ctx: ctx.data}
+    )
+    assert "nothing can be appended here" in flow.wait(timeout=30).failed[0].reason
