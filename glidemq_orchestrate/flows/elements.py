@@ -113,11 +113,12 @@ _OF_JOB: Final[tuple[JobField, ...]] = ("state", "attemptsMade", "gmo:token")
 
 def read_counts(array: Array) -> Op[ArrayCounts]:
     """The counts of an array."""
-    *ended, running = yield from ask(command("HMGET", array.key, *_COUNTED, decode=_numbers))
+    counts = yield from ask(command("HMGET", array.key, *_COUNTED, decode=_numbers))
+    completed, failed, skipped, running = counts
     jobs = yield from _element_jobs(array)
     states = yield from ask_all([job_hash.get_some(array.queue, job_id, _OF_JOB, list) for job_id in jobs])
     running += sum(state == JobState.ACTIVE for state, _, _ in states)
-    return ArrayCounts(array.size, *ended, running)
+    return ArrayCounts(array.size, completed, failed, skipped, running)
 
 
 def _element_jobs(array: Array) -> Op[list[str]]:

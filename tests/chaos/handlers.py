@@ -28,7 +28,10 @@ class ResultRecorder(Recorder):
         """Write, run, write."""
         attempt, context = execution.attempts[0], execution.contexts[0]
         if attempt.slice is not None:
-            return await self._around_elements(attempt, execution.contexts, proceed)
+            held = [attempt] * len(execution.contexts)
+            return await self._around_elements(held, execution.contexts, proceed)
+        if attempt.array_id:
+            return await self._around_elements(execution.attempts, execution.contexts, proceed)
         step = step_data(context.data)
         given = runs_of(context.inputs)
         self.begin(
@@ -44,19 +47,22 @@ class ResultRecorder(Recorder):
         passed = step.get("ends") != "refuse"
         return {"run": run_of(attempt), "node": context.node, "passed": passed, **result}
 
-    async def _around_elements(self, attempt: Attempt, contexts: Sequence[Context], proceed: Any) -> Any:
-        """The same for the elements of an array that one call of a handler runs."""
-        for context in contexts:
+    async def _around_elements(
+        self, attempts: Sequence[Attempt], contexts: Sequence[Context], proceed: Any
+    ) -> Any:
+        """The same for the elements of arrays that one call of a handler runs, with the attempt of each."""
+        for attempt, context in zip(attempts, contexts, strict=True):
             given, activated = runs_of(context.inputs), int(attempt.processed_on)
             self.begin(attempt, context, inputs=given, slot=None, activated=activated)
         try:
             value = await proceed()
         except BaseException as exc:
-            for context in contexts:
+            for attempt, context in zip(attempts, contexts, strict=True):
                 self.end(attempt, context, self.error_of(exc))
             raise
         returned: list[Any] = []
-        for context, one in zip(contexts, value if isinstance(value, list) else [value], strict=True):
+        values = value if isinstance(value, list) else [value]
+        for attempt, context, one in zip(attempts, contexts, values, strict=True):
             if isinstance(one, BaseException):
                 self.end(attempt, context, self.error_of(one))
                 returned.append(one)

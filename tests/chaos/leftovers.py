@@ -10,7 +10,7 @@ from glidemq_orchestrate.chasquimq import chores, handed_over, worker
 from glidemq_orchestrate.wire.lifetimes import life_of
 from tests.chaos.bridged_flows import REMOTE_QUEUE
 
-REST: Final = re.compile(r"gmo:(todo|staging|portable|letters|arrays|list-held|array:.*:slices)\Z")
+REST: Final = re.compile(r"gmo:(todo|staging|portable|letters|arrays|list-held|array:.*:(?:slices|jobs))\Z")
 """Lists of work to do: empty when there is none."""
 SLICE: Final = re.compile(r"job:.*\{\d+\}\Z")
 

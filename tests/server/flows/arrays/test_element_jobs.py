@@ -49,7 +49,8 @@ def node(redis_client: Any) -> Node:
 
 
 def flow_of(**fields: Any) -> FlowSpec:
-    array = ArrayNode("part", job="work", **{"over": range(5), "as_jobs": True} | fields)
+    options: dict[str, Any] = {"over": range(5), "as_jobs": True} | fields
+    array = ArrayNode("part", job="work", **options)
     return FlowSpec("f", [array, FlowNode("after", after=["part"])], queue="q")
 
 
@@ -75,7 +76,7 @@ def test_elements_run_as_jobs_and_leave_nothing(
 
     def work(ctx: Context) -> int:
         seen.append((ctx.index, ctx.data["item"], ctx.node, ctx.flow_id, ctx.inputs["first"], ctx.attempt))
-        return 2 * ctx.data["item"]
+        return int(2 * ctx.data["item"])
 
     array = ArrayNode("part", job="work", over=range(0, 500, 2), as_jobs=True, data={"k": 1}, after=["first"])
     spec = FlowSpec("f", [FlowNode("first"), array, FlowNode("after", after=["part"])], queue="q")
@@ -109,7 +110,12 @@ def test_workers_in_node_run_elements(
 def test_node_workers_see_the_data_of_the_array_with_the_item_added(flows: FlowProducer, node: Node) -> None:
     flows.submit(flow_of(over=[[1], None], data={"a": {"b": 2}}), flow_id="x")
     data: list[str] = []
-    node.run(lambda taken: data.append(taken.fields["data"]) or "null")
+
+    def work(taken: Taken) -> str:
+        data.append(taken.fields["data"])
+        return "null"
+
+    node.run(work)
     assert data == ['{"a":{"b":2},"item":[1]}', '{"a":{"b":2},"item":null}']
 
 
