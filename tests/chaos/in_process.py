@@ -65,6 +65,14 @@ class Given(Protocol):
         """The results of the dependencies."""
 
 
+class GivenElement(Given, Protocol):
+    """The same of an element of an array."""
+
+    @property
+    def index(self) -> int | None:
+        """Its position."""
+
+
 @dataclass(frozen=True)
 class Told:
     """What a step knows of its job where its handler has no context of ours, as ``decide`` takes it."""
@@ -73,6 +81,7 @@ class Told:
     attempt: int
     node: str | None
     inputs: Mapping[str, Any]
+    index: int | None = None
 
 
 def decide(ctx: Given, cures: Path) -> int:
@@ -88,7 +97,7 @@ def decide(ctx: Given, cures: Path) -> int:
     return value_of(str(ctx.node), ctx.inputs)
 
 
-def decide_element(ctx: Context, cures: Path) -> int:
+def decide_element(ctx: GivenElement, cures: Path) -> int:
     """End an element of an array as the data of its job says."""
     data: Any = ctx.data
     assert ctx.index is not None

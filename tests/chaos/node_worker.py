@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import threading
 import time
@@ -26,7 +27,8 @@ from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate._lua import GLIDEMQ, library
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from tests.chaos.handlers import runs_of
-from tests.chaos.in_process import Told, decide
+from tests.chaos.in_process import Told, decide, decide_element
+from tests.chaos.plan import fate_of
 from tests.chaos.unfenced import RETURNED
 from tests.node import Node, Taken
 
@@ -47,6 +49,8 @@ RETURN_MS: Final = 50
 MAX_STALLED: Final = 1_000_000
 BEGIN: Final = "glidemq_moveToActive"
 REVOKED: Final = "revoked"
+ELEMENT: Final = re.compile(r"(.+)\{(\d+)\.\d+\}\Z")
+"""The id of a job that is an element of an array: the id of the array's job, and the position."""
 NOTED: Final = {BEGIN, "glidemq_completeAndFetchNext", "glidemq_fail", "glidemq_moveActiveToDelayed"}
 
 
@@ -217,13 +221,14 @@ class NodeWorker:
 
     def _refuse(self, node: Reporter, revoked: Taken) -> None:
         """End a job that was met revoked."""
-        about = {"run": self._new_run(revoked), "queue": self._queue, "job": revoked.id, "error": REVOKED}
+        about = {"run": self._new_run(revoked), "queue": self._queue, "job": named(revoked.id)}
+        about["error"] = REVOKED
         self._ledger.write("reporting", **about)
         node.refuse(revoked)
         self._ledger.write("reported", **about, late=node.is_late)
 
     def _new_run(self, taken: Taken) -> str:
-        return f"{self._consumer}-{secrets.token_hex(4)}:{taken.id}"
+        return f"{self._consumer}-{secrets.token_hex(4)}:{named(taken.id)}"
 
     def _next(self, node: Reporter, reply: list[str]) -> Taken | None:
         """The job in the reply to a report."""
@@ -235,9 +240,9 @@ class NodeWorker:
         """Run a job and report its end; the reply."""
         data = json.loads(taken.fields["data"])
         run = self._new_run(taken)
-        about = {"run": run, "queue": self._queue, "job": taken.id}
+        about = {"run": run, "queue": self._queue, "job": named(taken.id)}
         error, value = RETURNED, None
-        if not self._is_for_others(taken.fields["name"], data):
+        if not self._is_for_others(taken, data):
             self._running.add(taken.id)
             try:
                 error, value = self._handle(node, taken, data, about)
@@ -252,7 +257,8 @@ class NodeWorker:
         self, node: Reporter, taken: Taken, data: dict[str, Any], about: dict[str, str]
     ) -> tuple[str, int | None]:
         """Run the handler; the name of its error and its result."""
-        inputs, attempt = self._inputs(node, taken.id), int(taken.fields["attemptsMade"]) + 1
+        element, attempt = ELEMENT.match(taken.id), int(taken.fields["attemptsMade"]) + 1
+        inputs = self._inputs(node, element[1] if element else taken.id)
         given = runs_of(inputs)
         self._ledger.write(
             "begin", **about, flow=data.get("flow"), node=data.get("node"), attempt=attempt, inputs=given,
@@ -261,19 +267,23 @@ class NodeWorker:
         time.sleep(data.get("ms", 0) / 1000)
         error, value = "", None
         try:
-            told = Told(data, attempt, data.get("node"), inputs)
-            value = decide(told, self._world.cures) if told.node else 1
+            told = Told(data, attempt, data.get("node"), inputs, int(element[2]) if element else None)
+            act = decide_element if element else decide
+            value = act(told, self._world.cures) if told.node else 1
         except (RuntimeError, Unrecoverable) as exc:
             error = type(exc).__name__
         self._ledger.write("end", **about, error=error, value=value)
         return error, value
 
-    def _is_for_others(self, name: str, data: dict[str, Any]) -> bool:
+    def _is_for_others(self, taken: Taken, data: dict[str, Any]) -> bool:
         """Whether a Node worker cannot run a job.
 
         It skips, is a check that has to pass, writes messages, adds nodes, or waits for other places of ours.
         """
-        if name == "barrier" or data.get("ends") in ("skip", "refuse") or data.get("says"):
+        if element := ELEMENT.match(taken.id):
+            return fate_of(data, int(element[2])) == "skip"
+        is_special = data.get("ends") in ("skip", "refuse") or data.get("says")
+        if taken.fields["name"] == "barrier" or is_special:
             return True
         return "flow" in data and bool(self._world.plan.by_id[data["flow"]].all_steps[data["node"]].grows)
 
@@ -289,6 +299,11 @@ class NodeWorker:
                 return {
                     value["node"]: value for value in values if "node" in value
                 }  # that of an array has none
+
+
+def named(job_id: str) -> str:
+    """A job in the ledger; the element of an array counts as one."""
+    return ELEMENT.sub(r"\1[\2]", job_id)
 
 
 def node_worker(world: World, ledger: Ledger, number: int) -> None:

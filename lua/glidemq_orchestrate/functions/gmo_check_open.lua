@@ -61,10 +61,7 @@ end
 -- Whether a job is in the place for its state; nil where a short search cannot decide that.
 local function is_in_place(prefix, job_id, fields, now, silent)
   local state = fields[1]
-  if state == 'active' and fields[12] ~= '' then -- workers hold slices of it, not the array
-    L.arrays.ensure(prefix, job_id, now)
-    return true
-  elseif state == 'delayed' or state == 'prioritized' then
+  if state == 'delayed' or state == 'prioritized' then
     return is_scheduled(prefix, job_id) and true or false
   elseif state == 'active' and fields[9] == '' then -- glidemq_reclaimStalledListJobs handles jobs of the lists
     local last = tonumber(fields[3]) or tonumber(fields[2]) or 0
@@ -73,6 +70,19 @@ local function is_in_place(prefix, job_id, fields, now, silent)
     return has_entry(prefix, job_id, fields[6]) and true or nil
   end
   return true
+end
+
+-- Looks for the jobs of the elements of an array, as for those of nodes.
+local function check_array(c, prefix, array_id)
+  L.arrays.ensure(prefix, array_id, c.now, function(job_id)
+    local seen, fields = L.open_nodes.trace(prefix .. 'job:' .. job_id)
+    local is_found = not fields or is_in_place(prefix, job_id, fields, c.now, c.silent)
+    if is_found == false then
+      L.open_nodes.put_back(prefix, job_id)
+    elseif is_found == nil then
+      c.suspects[#c.suspects + 1], c.suspects[#c.suspects + 2] = prefix .. job_id, seen
+    end
+  end)
 end
 
 -- Fails a revoked node that waits for dependencies. Returns the cost.
@@ -102,6 +112,8 @@ local function check_node(c, ref)
     return revoked + cost, is_suspect and seen or nil
   elseif state == 'completed' or state == 'failed' then
     return L.foreign.settle(prefix, job_id, c.now), nil
+  elseif state == 'active' and fields[12] ~= '' then -- workers hold slices or elements of it, not the array
+    return 0, check_array(c, prefix, job_id)
   end
   local is_found = is_in_place(prefix, job_id, fields, c.now, c.silent)
   if is_found == false then
@@ -122,7 +134,7 @@ local function check_open(keys, args)
   L.order.ensure(key)
   local flow = { home = L.record.home(key, args[2]), id = args[2], node = 'flow' }
   local c = { key = key, flow = flow, now = tonumber(args[1]), silent = tonumber(args[5]),
-    is_at_rest = L.blocked.is_at_rest(flow, key, tonumber(args[1])) }
+    is_at_rest = L.blocked.is_at_rest(flow, key, tonumber(args[1])), suspects = {} }
   local page, refs, reply, spent = redis.call('LRANGE', key .. ':order', at, at + ahead - 1), {}, { '0' }, 0
   for i, entry in ipairs(page) do
     local _, ref = L.order.split(entry)
@@ -133,18 +145,19 @@ local function check_open(keys, args)
     if open[i] == 1 then
       if spent >= limit then
         reply[1] = L.numbers.text(at + i - 1)
-        return reply
+        break
       end
       local cost, suspect = check_node(c, ref)
       spent = spent + 1 + cost
       if suspect then
-        reply[#reply + 1], reply[#reply + 2] = ref, suspect
+        c.suspects[#c.suspects + 1], c.suspects[#c.suspects + 2] = ref, suspect
       end
     end
   end
-  if #page == ahead then
+  if #page == ahead and reply[1] == '0' then
     reply[1] = L.numbers.text(at + ahead)
   end
+  for i, word in ipairs(c.suspects) do reply[i + 1] = word end
   return reply
 end
 

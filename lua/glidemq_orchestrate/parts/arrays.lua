@@ -87,11 +87,11 @@ function L.arrays.open(prefix, job_id, delay, now)
 end
 
 -- Makes sure that an array whose job is active goes on: its elements run, or can run. If none is left that could, although
--- some have not ended, another client has removed them, and the node fails.
-function L.arrays.ensure(prefix, job_id, now)
+-- some have not ended, another client has removed them, and the node fails. look(job id) looks for the job of an element.
+function L.arrays.ensure(prefix, job_id, now, look)
   local a = L.arrays.read(prefix, job_id)
   if a.jobs > 0 then
-    return L.element_jobs.ensure(a, now)
+    return L.element_jobs.ensure(a, now, look)
   end
   for _, slice_id in ipairs(redis.call('SMEMBERS', a.key .. ':slices')) do
     if redis.call('EXISTS', prefix .. 'job:' .. slice_id) == 1 then

@@ -128,13 +128,15 @@ function L.element_jobs.settle(x, prefix, job_id, items)
   x.spent = (x.spent or 0) + COST
 end
 
--- Settles the jobs of elements that have ended or were removed elsewhere, and makes new ones.
-function L.element_jobs.ensure(a, now)
+-- Settles the jobs of elements that have ended or were removed elsewhere, looks for the others, and makes new ones.
+function L.element_jobs.ensure(a, now, look)
   local x = { now = now, flows = {} }
   for _, job_id in ipairs(redis.call('SMEMBERS', a.key .. ':jobs')) do
     local state = redis.call('HGET', a.prefix .. 'job:' .. job_id, 'state')
     if not state or state == 'completed' or state == 'failed' then
       L.element_jobs.settle(x, a.prefix, job_id)
+    elseif look then
+      look(job_id)
     end
   end
   if redis.call('ZSCORE', a.prefix .. 'gmo:arrays', a.id) then

@@ -7,8 +7,8 @@ local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
 -- fields written by a late worker.
 local function trace(job_key)
   local fields = redis.call('HMGET', job_key, 'state', 'processedOn', 'lastActive', 'attemptsMade', 'stalledCount',
-    'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource', 'revoked', 'gmo:removed', 'gmo:array')
-  if not fields[8] or not fields[1] or fields[11] then
+    'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource', 'revoked', 'gmo:removed', 'gmo:array', 'gmo:element')
+  if not (fields[8] or fields[13]) or not fields[1] or fields[11] then
     return ''
   end
   for i = 1, #fields do

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate import ArrayNode, FlowNode, FlowSpec
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
@@ -190,3 +190,34 @@ def test_a_lost_job_from_a_list_gives_back_its_slot(bench: Bench, node: Any, opt
     bench.finish(bench.begin())
     assert bench.client.get("glide:{etl}:list-active") == "0"
     assert bench.record()["state"] == "completed"
+
+
+def of_elements(bench: Bench) -> list[str]:
+    return sorted(bench.client.smembers("glide:{etl}:gmo:array:f~a:jobs"))
+
+
+@pytest.mark.parametrize("place", ["stream", "schedule", "list"])
+def test_the_lost_job_of_an_element_runs(bench: Bench, place: str) -> None:
+    priority = 0 if place == "stream" else 1
+    bench.submit(ArrayNode("a", queue="etl", job="work", over=range(2), as_jobs=True, priority=priority))
+    lost, other = of_elements(bench)
+    if place == "stream":
+        bench.client.xdel(STREAM, bench.job(lost)["gmo:entry"])
+    else:
+        bench.client.zrem("glide:{etl}:scheduled", lost)
+    if place == "list":  # a worker in Node has taken it from the list, and died
+        bench.client.hset(f"glide:{{etl}}:job:{lost}", "state", "waiting")
+    lap(bench)
+    assert {bench.begin().job_id, bench.begin().job_id} == {lost, other}
+
+
+def test_the_job_of_an_element_that_was_removed_or_has_ended_elsewhere_is_settled(bench: Bench) -> None:
+    array = ArrayNode("a", queue="etl", job="work", over=range(3), as_jobs=True, max_failed=1)
+    bench.submit(array)
+    removed, ended, _ = of_elements(bench)
+    bench.client.delete(f"glide:{{etl}}:job:{removed}")
+    bench.client.hset(f"glide:{{etl}}:job:{ended}", mapping={"state": "completed", "returnvalue": "7"})
+    lap(bench)
+    counts = bench.client.hmget("glide:{etl}:gmo:array:f~a", "completed", "failed")
+    assert (counts, bench.client.hget("glide:{etl}:gmo:array:f~a:results", "1")) == (["1", "1"], "7")
+    assert len(of_elements(bench)) == 1
