@@ -27,6 +27,7 @@ from tests.server.conftest import STAGED
 from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
+    from tests.conftest import Eventually
     from tests.server.conftest import Dump
 
 
@@ -138,8 +139,11 @@ def test_a_conflict_says_which_settings_of_the_flow_differ(flows: FlowProducer, 
         assert list(caught.value.fields) == fields.split(", ")
 
 
-def test_a_request_that_has_begun_another_specification(broken: FlowProducer, dump: Dump) -> None:
+def test_a_request_that_has_begun_another_specification(
+    broken: FlowProducer, dump: Dump, redis_client: Any, eventually: Eventually
+) -> None:
     broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r").wait(timeout=LONG)
+    eventually(lambda: not redis_client.exists("glide:{etl}:gmo:portable"))  # nothing is left to do
     before = dump()
     with pytest.raises(FlowConflict, match="request r began generation 1 of flow f with another spec"):
         broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", idempotency_key="r")
