@@ -21,7 +21,7 @@ PARALLEL := -n $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated wheel bench bench-check bench-renew constraints clean
+.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated ui ui-check wheel bench bench-check bench-renew constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -158,6 +158,12 @@ surface: setup  ## Pin the public names, signatures, commands and options as the
 	@$(BIN)/python -W ignore -m tests.surface > tests/packaging/surface.txt
 
 generated: lua schema tables stubs surface  ## Write all generated files: the libraries, the schema, the life cycle, the stubs, the public surface.
+
+ui:  ## Build the page of the console from ui/; needs Node 20 and npm.
+	cd ui && npm ci --silent && node build.mjs
+
+ui-check:  ## Check that the built page of the console is what its sources in ui/ give.
+	cd ui && npm ci --silent && node build.mjs --check
 
 wheel:  ## Build the three distributions into dist/; needs no other verb.
 	@test -x $(BIN)/uv || test -x .build/bin/uv || { $(PYTHON) -m venv .build && .build/bin/pip install --quiet uv; }

@@ -1,0 +1,165 @@
+// Requests to the service, and what every page knows about it.
+import { signal } from "@preact/signals";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+export const about = signal(null);
+export const isAway = signal(false);
+export const needsToken = signal(false);
+export const news = signal(""); // read out by screen readers
+let skew = 0; // of the clock here, in milliseconds
+
+export const now = () => Date.now() + skew;
+export const announce = (text) => (news.value = text);
+export const canChange = () => about.value !== null && about.value.read_only !== true;
+
+export class ApiError extends Error {
+  constructor(status, text, fix = "") {
+    super(text);
+    this.status = status;
+    this.fix = fix;
+    this.isAway = status === 0 || status === 502 || status === 503 || status === 504;
+  }
+}
+
+/** A relative URL of the service; every part may contain any characters. */
+export function url(parts, params = {}) {
+  const query = new URLSearchParams();
+  for (const [key, value] of Object.entries(params)) {
+    if (value !== "" && value !== null && value !== undefined) query.set(key, value);
+  }
+  const text = query.toString();
+  return `api/${parts.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+async function request(address, options) {
+  let answer;
+  try {
+    answer = await fetch(address, { credentials: "same-origin", cache: "no-store", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    isAway.value = true;
+    throw new ApiError(0, "The service cannot be reached.");
+  }
+  const body = await answer.json().catch(() => undefined);
+  if (answer.ok && body !== undefined && body !== null) {
+    if (!address.startsWith("api/about")) isAway.value = false;
+    return body;
+  }
+  if (answer.ok) throw new ApiError(-1, "The service sent an answer that this page cannot read.");
+  const error = new ApiError(
+    answer.status,
+    typeof body?.error === "string" ? body.error : `The service answered with status ${answer.status}.`,
+    typeof body?.fix === "string" ? body.fix : "",
+  );
+  if (error.isAway) isAway.value = true;
+  else if (!address.startsWith("api/about")) isAway.value = false;
+  if (error.status === 401) needsToken.value = true;
+  throw error;
+}
+
+export const get = (parts, params, signal) => request(url(parts, params), { signal });
+
+export const post = (parts, body = {}) =>
+  request(url(parts), {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-GlideMQ": "1" },
+    body: JSON.stringify(body),
+  });
+
+export async function loadAbout() {
+  try {
+    const found = await get(["about"]);
+    const at = Date.parse(found.now);
+    if (Number.isFinite(at)) skew = at - Date.now();
+    about.value = found;
+  } catch {
+    setTimeout(loadAbout, 3000);
+  }
+}
+
+/** Load now, when the key changes, and every so often; on errors the last data stays. */
+export function useData(parts, params = {}, every = 5000) {
+  const key = parts && url(parts, params);
+  const [state, setState] = useState({ key: null, data: null, error: null });
+  const again = useRef(() => {});
+  useEffect(() => {
+    if (!key) return undefined;
+    let timer;
+    let control;
+    let isOver = false;
+    let isRefused = false;
+    const run = async () => {
+      clearTimeout(timer);
+      control?.abort();
+      const mine = (control = new AbortController());
+      let wait = every;
+      try {
+        const data = await get(parts, params, mine.signal);
+        if (!isOver) setState({ key, data, error: null });
+      } catch (error) {
+        if (isOver || mine.signal.aborted) return;
+        if (!error.isAway) setState((old) => ({ key, data: error.status === 404 ? null : old.data, error }));
+        wait = error.isAway ? 3000 : Math.max(every, 10000);
+        isRefused = error.status === 401;
+      }
+      if (!isOver && !isRefused) timer = setTimeout(next, wait);
+    };
+    const next = () => (document.hidden ? (timer = setTimeout(next, 1000)) : run());
+    again.current = run;
+    run();
+    const stop = needsToken.subscribe((needs) => {
+      if (needs || !isRefused) return;
+      isRefused = false;
+      run();
+    });
+    return () => {
+      isOver = true;
+      stop();
+      clearTimeout(timer);
+      control?.abort();
+    };
+  }, [key, every]);
+  return {
+    data: state.data,
+    error: state.error,
+    isLoading: state.key !== key,
+    reload: () => again.current(),
+    change: (edit) => setState((old) => (old.data ? { ...old, data: edit(old.data) } : old)),
+  };
+}
+
+/** Live changes of a flow. EventSource reconnects by itself, except after an error answer. */
+export function useLive(id, isOn, onChange, onEnd) {
+  const handlers = useRef();
+  handlers.current = { onChange, onEnd };
+  useEffect(() => {
+    if (!isOn) return undefined;
+    let source;
+    let timer;
+    const open = () => {
+      source = new EventSource(url(["flows", id, "live"]));
+      source.addEventListener("change", (event) => {
+        isAway.value = false;
+        let change = null;
+        try {
+          change = JSON.parse(event.data);
+        } catch {
+          return; // the next one may be readable
+        }
+        handlers.current.onChange(change);
+      });
+      source.addEventListener("ended", () => {
+        source.close();
+        handlers.current.onEnd();
+      });
+      source.onerror = () => {
+        if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, 3000);
+      };
+    };
+    open();
+    return () => {
+      clearTimeout(timer);
+      source.close();
+    };
+  }, [id, isOn]);
+}

@@ -1,0 +1,208 @@
+// A flow: what is wrong, its graph, timeline, nodes and errors; live while it runs.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { announce, get, post, useData, useLive } from "../api.js";
+import { flowLink, go, link, nodeLink, queueLink, route, setParams } from "../route.js";
+import { Bar } from "../parts/bar.jsx";
+import { Action } from "../parts/dialog.jsx";
+import { Failures } from "../parts/errors.jsx";
+import { Graph } from "../parts/graph.jsx";
+import { Groups } from "../parts/groups.jsx";
+import { Nodes } from "../parts/nodes.jsx";
+import { State, wordOf } from "../parts/states.jsx";
+import { Pending, Problem } from "../parts/table.jsx";
+import { Copy, Labels, cut, list, number, plural, str } from "../parts/text.jsx";
+import { Lasted, Time } from "../parts/time.jsx";
+import { Timeline } from "../parts/timeline.jsx";
+
+const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["errors", "Errors"]];
+const ENDED = ["completed", "failed", "cancelled"];
+const isOver = (flow) => ENDED.includes(flow.state);
+
+/** Counts by state of the whole flow, from those of its groups. */
+function total(groups) {
+  const sum = {};
+  for (const { states } of groups) for (const [state, count] of Object.entries(states ?? {})) sum[state] = (sum[state] ?? 0) + count;
+  return sum;
+}
+
+function merge(data, change) {
+  const groups = list(data.groups).slice();
+  for (const [index, states] of Object.entries(change.states ?? {})) {
+    if (groups[index] && states) groups[index] = { ...groups[index], states };
+  }
+  return { ...data, groups, flow: { ...data.flow, ...change.flow } };
+}
+
+/** The flow, changed as it changes; loaded again when it has other nodes, and every 15 s. */
+function useFlow(id) {
+  const [every, setEvery] = useState(15000);
+  const source = useData(["flows", id], {}, every);
+  const { flow } = source.data ?? {};
+  const isLive = Boolean(flow) && !isOver(flow);
+  const state = useRef(null);
+  useEffect(() => {
+    if (!flow) return;
+    setEvery(isOver(flow) ? 30000 : 15000);
+    document.title = `${wordOf(flow.state)}: ${cut(flow.name || flow.id, 60)} - GlideMQ`;
+    if (state.current && state.current !== flow.state) announce(`The flow is now ${wordOf(flow.state)}.`);
+    state.current = flow.state;
+  }, [flow?.state, flow?.name]);
+  useLive(id, isLive, (change) => {
+    if (change?.flow?.total !== undefined && change.flow.total !== flow.total) source.reload();
+    else if (change) source.change((data) => merge(data, change));
+  }, source.reload);
+  return { ...source, isLive };
+}
+
+export function Flow({ id }) {
+  const source = useFlow(id);
+  const { data, isLive } = source;
+  const failures = useData(data?.flow?.failed > 0 ? ["flows", id, "failures"] : null, {}, isLive ? 5000 : 30000);
+  if (!data?.flow) {
+    return <Pending source={source} title="Flow"><p><a href={link(["flows"])}>All flows</a></p></Pending>;
+  }
+  const groups = list(data.groups);
+  const path = list(data.path);
+  const { view: asked, group } = route.value.params;
+  const view = VIEWS.some(([key]) => key === asked) ? asked : "graph";
+  const open = (index) => {
+    const one = groups[index];
+    if (one.count > 1) setParams({ group: one.key, state: "", search: "", offset: "" });
+    else go(["flows", id, "nodes", one.key]);
+  };
+  return (
+    <main id="main" tabIndex="-1">
+      <Head flow={data.flow} groups={groups} id={id} reload={source.reload} />
+      <Problem error={source.error} />
+      <Wrong id={id} flow={data.flow} groups={groups} failures={failures} />
+      <nav class="tabs" aria-label="Views of this flow">
+        {VIEWS.map(([key, word]) => (
+          <a key={key} href={flowLink(id, { view: key })} aria-current={view === key ? "page" : undefined}>
+            {word}{key === "errors" && data.flow.failed > 0 && ` (${number(list(failures.data?.groups).length || data.flow.failed)})`}
+          </a>
+        ))}
+      </nav>
+      {view === "graph" && (
+        <>
+          <div class="beside">
+            {groups.length > 0 && (
+              <Graph groups={groups} path={path} selected={group ? groups.findIndex((one) => one.key === group) : -1} onOpen={open} />
+            )}
+            <Groups id={id} groups={groups} path={path} selected={group} onOpen={open} />
+          </div>
+          {data.is_exact === false && <p class="quiet">The states of large groups are estimated from a sample.</p>}
+          {group && <Opened id={id} group={groups.find((one) => one.key === group)} name={group} version={isLive} />}
+        </>
+      )}
+      {view === "timeline" && <Times id={id} isLive={isLive} groups={groups} />}
+      {view === "nodes" && <><h2>Nodes</h2><Nodes id={id} version={isLive} /></>}
+      {view === "errors" && <Errors id={id} source={failures} flow={data.flow} />}
+    </main>
+  );
+}
+
+function Head({ flow, groups, id, reload }) {
+  return (
+    <header class="head">
+      <p class="crumbs"><a href={link(["flows"])}>Flows</a></p>
+      <h1><State state={flow.state} /> {str(flow.name) || str(flow.id)}</h1>
+      <p class="quiet">
+        <code>{str(flow.id)}</code> <Copy text={str(flow.id)} />
+        {" in "}<a href={queueLink(str(flow.queue))}>{str(flow.queue)}</a>
+        {flow.generation > 0 && `, generation ${flow.generation + 1}`}
+        {", created "}<Time at={flow.created_at} />{flow.finished_at ? ", ended " : ""}{flow.finished_at && <Time at={flow.finished_at} />}
+        {", lasted "}<Lasted from={flow.created_at} to={flow.finished_at} />
+        {flow.supervised && ", supervised"}
+      </p>
+      <Labels labels={flow.labels} href={(label) => link(["flows"], { label })} />
+      {flow.note && <p>{cut(flow.note, 1000)}</p>}
+      <p>{plural(flow.total, "node")}</p>
+      <Bar isWordy states={total(groups)} href={(state) => flowLink(id, { view: "nodes", state })} />
+      <p class="buttons">
+        {["failed", "cancelled"].includes(flow.state) && <Change id={id} action="retry" title="Retry what failed" reload={reload} />}
+        <Change id={id} action="restart" title="Restart the flow" reload={reload} />
+        {!isOver(flow) && <Change id={id} action="cancel" title="Cancel the flow" reload={reload} isDanger />}
+      </p>
+    </header>
+  );
+}
+
+function Change({ id, action, title, reload, isDanger }) {
+  const plan = async () => {
+    const { text, nodes } = await get(["flows", id, "plan"], { action });
+    return str(text) || `This concerns ${plural(nodes, "node")}.`;
+  };
+  const run = async (reason) => {
+    const answer = await post(["flows", id, action], { reason });
+    reload();
+    return answer;
+  };
+  const done = (answer) => `${title}: the flow is ${wordOf(answer?.state)}.`;
+  return (
+    <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger, hasReason: action === "cancel" }} />
+  );
+}
+
+/** What is wrong and why, in a few lines. */
+function Wrong({ id, flow, groups, failures }) {
+  const states = total(groups);
+  const isIdle = flow.state === "running" && groups.length > 0 && !states.active;
+  const workers = useData(isIdle ? ["workers"] : null, {}, 15000);
+  const unserved = list(workers.data?.unserved);
+  const lonely = isIdle ? [...new Set(groups.map((one) => one.queue))].filter((queue) => unserved.includes(queue)) : [];
+  const causes = list(failures.data?.groups);
+  if (!flow.reason && !causes.length && !isIdle) return null;
+  const isBad = flow.state === "failed" || causes.length > 0 || lonely.length > 0;
+  return (
+    <section class={isBad ? "wrong bad" : "wrong"} aria-labelledby="wrong">
+      <h2 id="wrong">{flow.state === "failed" ? "Why it failed" : flow.state === "cancelled" ? "Why it ended" : isBad ? "What is wrong" : isIdle ? "What it waits for" : "Reason"}</h2>
+      {lonely.map((queue) => (
+        <p key={queue}>No worker serves the queue <a href={queueLink(queue)}>{queue}</a>. Its nodes wait until one is started.</p>
+      ))}
+      {isIdle && !lonely.length && <p>No node runs now. Open a waiting node to see what it waits for.</p>}
+      {flow.reason && !causes.some((one) => str(one.reason) === str(flow.reason)) && <p class="reason">{cut(flow.reason, 800)}</p>}
+      <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} />
+      {causes.length > 3 && <p><a href={flowLink(id, { view: "errors" })}>All {number(causes.length)} causes</a></p>}
+    </section>
+  );
+}
+
+function Opened({ id, group, name, version }) {
+  const element = useRef();
+  useEffect(() => element.current.focus({ preventScroll: false }), [name]);
+  return (
+    <section class="opened">
+      <h2 tabIndex="-1" ref={element}>{str(group?.label ?? name)}{group && `: ${plural(group.count, "node")}`}</h2>
+      {group && <Bar states={group.states} isWordy />}
+      <p><button type="button" onClick={() => setParams({ group: "", state: "", search: "", offset: "" })}>Close this list</button></p>
+      <Nodes key={name} id={id} group={name} version={version} />
+    </section>
+  );
+}
+
+function Times({ id, isLive, groups }) {
+  const source = useData(["flows", id, "timeline"], { limit: 200 }, isLive ? 5000 : 60000);
+  const single = new Set(groups.filter((one) => one.count === 1).map((one) => one.key));
+  const href = (key) => (single.has(key) ? nodeLink(id, key) : flowLink(id, { view: "graph", group: key }));
+  return (
+    <section>
+      <h2>Timeline</h2>
+      <Problem error={source.error} />
+      {source.data ? <Timeline data={source.data} href={href} /> : !source.error && <p class="quiet">Loading…</p>}
+      {groups.length > 200 && <p class="quiet">At most 200 of {number(groups.length)} groups are drawn.</p>}
+    </section>
+  );
+}
+
+function Errors({ id, source, flow }) {
+  const found = list(source.data?.groups);
+  return (
+    <section>
+      <h2>Errors by cause</h2>
+      <Problem error={source.error} />
+      {found.length > 0 && <Failures groups={found} href={(name) => nodeLink(id, name)} />}
+      {!found.length && !source.error && <p class="quiet">{flow.failed > 0 && !source.data ? "Loading…" : "No node has failed by itself."}</p>}
+      {flow.failed > 0 && <p><a href={flowLink(id, { view: "nodes", state: "failed" })}>All {number(flow.failed)} failed nodes</a></p>}
+    </section>
+  );
+}

@@ -1,0 +1,174 @@
+// A node: why it waits or failed, its times, data, inputs, result and logs.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { get, post, url, useData } from "../api.js";
+import { flowLink, link, nodeLink, queueLink } from "../route.js";
+import { Action } from "../parts/dialog.jsx";
+import { State } from "../parts/states.jsx";
+import { Pending, Problem, Table } from "../parts/table.jsx";
+import { Copy, Payload, cut, list, number, plural, str, webLink } from "../parts/text.jsx";
+import { Lasted, Time, duration } from "../parts/time.jsx";
+
+const ENDED = ["completed", "failed", "skipped"];
+
+export function Node({ id, name }) {
+  const source = useData(["flows", id, "nodes", name], {}, 5000);
+  const node = source.data;
+  useEffect(() => {
+    document.title = `${cut(name, 60)} - GlideMQ`;
+  }, [name]);
+  if (!node) return <Pending source={source} title={name}><p><a href={flowLink(id)}>The flow</a></p></Pending>;
+  const isOver = ENDED.includes(node.state);
+  const whole = (what) => url(["flows", id, "nodes", name, what]);
+  return (
+    <main id="main" tabIndex="-1">
+      <header class="head">
+        <p class="crumbs"><a href={link(["flows"])}>Flows</a> / <a href={flowLink(id)}>{cut(id, 60)}</a></p>
+        <h1><State state={node.state} /> {name}</h1>
+        {node.element && <p>Element {number(node.element.index)} of {number(node.element.of)}.</p>}
+        <p class="buttons">
+          {isOver && <Change {...{ id, name }} action="rerun" title="Run this node again" reload={source.reload}
+            plan="The node runs again, and so do the nodes after it that have ended. Their results are removed. Everything else keeps its result. A flow that has ended continues." />}
+          {!isOver && <Change {...{ id, name }} action="cancel" title="Cancel this node" reload={source.reload} isDanger
+            plan={`The node ends as failed${node.state === "active" ? ", and its handler is stopped" : ""}. Nodes that depend on it follow their own rules: most cannot run.`} />}
+        </p>
+      </header>
+      <Problem error={source.error} />
+      {node.wait && !isOver && <section class="wrong" aria-labelledby="wait"><h2 id="wait">What it waits for</h2><p>{str(node.wait)}</p></section>}
+      {node.reason && (
+        <section class={node.state === "failed" ? "wrong bad" : "wrong"} aria-labelledby="reason">
+          <h2 id="reason">{node.state === "failed" ? "Why it failed" : "Last error"}</h2>
+          <pre class="reason" tabIndex="0" aria-label="Error">{str(node.reason)}</pre>
+          {node.ignored && <p>The flow ignores this failure.</p>}
+        </section>
+      )}
+      <Facts id={id} node={node} />
+      <Logs id={id} name={name} first={node.logs} isLive={!isOver} />
+      <div class="columns">
+        <Payload title="Data" text={node.data} whole={whole("data")} />
+        <Payload title="Result" text={node.result} whole={whole("result")} />
+      </div>
+      <Inputs id={id} inputs={node.inputs} />
+      <Around id={id} title="Depends on" names={node.after} count={node.after_count} />
+      <Around id={id} title="Nodes that depend on it" names={node.dependents} />
+      <section>
+        <h2>History</h2>
+        <Table label="History" rows={list(node.history)} none="No event is recorded."
+          columns={[["When", (row) => <Time at={row.at} />], ["What", (row) => str(row.what)], ["Detail", (row) => cut(row.detail, 500), "wide"]]} />
+      </section>
+    </main>
+  );
+}
+
+function Change({ id, name, action, title, plan, reload, isDanger }) {
+  const run = async () => {
+    const answer = await post(["flows", id, "nodes", name, action]);
+    reload();
+    return answer;
+  };
+  const done = (answer) => `${title}: ${plural(list(answer?.changed).length, "node")} changed.`;
+  return <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger }} />;
+}
+
+function Facts({ node }) {
+  const { progress } = node;
+  const share = typeof progress === "number" ? progress : null;
+  const facts = [
+    ["Job", <code>{str(node.job)}</code>],
+    ["Queue", <a href={queueLink(str(node.queue))}>{str(node.queue)}</a>],
+    ["Job id", node.job_id && <><code>{str(node.job_id)}</code> <Copy text={str(node.job_id)} /></>],
+    ["Attempts", number(node.attempts)],
+    ["Reruns", node.reruns > 0 && number(node.reruns)],
+    ["Worker", str(node.worker)],
+    ["Started", node.started_at && <Time at={node.started_at} />],
+    ["Ended", node.finished_at && <Time at={node.finished_at} />],
+    ["Ran", Number.isFinite(node.seconds) ? duration(node.seconds) : node.state === "active" && <Lasted from={node.started_at} />],
+    ["Progress", share !== null ? <><progress value={share} max="100" aria-label="Progress" /> {share} %</> : cut(progress, 300)],
+    ["Spark", webLink(node.spark_url) && <a href={node.spark_url} target="_blank" rel="noopener noreferrer">Spark UI</a>],
+  ];
+  return (
+    <dl class="facts">
+      {facts.filter(([, value]) => value).map(([word, value]) => <div key={word}><dt>{word}</dt><dd>{value}</dd></div>)}
+    </dl>
+  );
+}
+
+function Inputs({ id, inputs }) {
+  const names = Object.keys(inputs ?? {});
+  if (!names.length) return null;
+  return (
+    <section>
+      <h2>Inputs</h2>
+      {names.slice(0, 50).map((name) => (
+        <details key={name}>
+          <summary>{cut(name, 80)}</summary>
+          <Payload title={`Result of ${cut(name, 60)}`} text={inputs[name]} />
+          <p><a href={nodeLink(id, name)}>Open {cut(name, 60)}</a></p>
+        </details>
+      ))}
+      {names.length > 50 && <p class="quiet">The first 50 of {number(names.length)} inputs.</p>}
+    </section>
+  );
+}
+
+function Around({ id, title, names, count }) {
+  const [most, setMost] = useState(50);
+  const found = list(names);
+  if (!found.length) return null;
+  return (
+    <section>
+      <h2>{title}{count > 1 && ` (${number(count)})`}</h2>
+      <ul class="names">
+        {found.slice(0, most).map((name) => <li key={name}><a href={nodeLink(id, name)}>{cut(name, 80)}</a></li>)}
+      </ul>
+      {found.length > most && <button type="button" onClick={() => setMost(most + 500)}>Show more</button>}
+    </section>
+  );
+}
+
+/** The log, with what is added while the node runs. */
+function Logs({ id, name, first, isLive }) {
+  const [lines, setLines] = useState(list(first?.lines));
+  const [isFollowed, setFollowed] = useState(true);
+  const total = useRef(Number(first?.total) || lines.length);
+  const box = useRef();
+  useEffect(() => {
+    if (!isLive) return undefined;
+    let isOver = false;
+    let timer;
+    const more = async () => {
+      try {
+        const answer = await get(["flows", id, "nodes", name, "logs"], { after: total.current });
+        if (isOver) return;
+        total.current = Math.max(total.current, Number(answer.total) || 0);
+        if (list(answer.lines).length) setLines((old) => [...old, ...list(answer.lines)].slice(-5000));
+      } catch {
+        // it is asked again
+      }
+      if (!isOver) timer = setTimeout(more, 2000);
+    };
+    timer = setTimeout(more, 2000);
+    return () => {
+      isOver = true;
+      clearTimeout(timer);
+    };
+  }, [id, name, isLive]);
+  useEffect(() => {
+    if (isFollowed && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [lines, isFollowed]);
+  return (
+    <section>
+      <h2>Log</h2>
+      {lines.length > 0 ? (
+        <>
+          {total.current > lines.length && <p class="quiet">The last {number(lines.length)} of {number(total.current)} lines.</p>}
+          <pre class="log" ref={box} tabIndex="0" role="log" aria-label="Log">{lines.map(str).join("\n")}</pre>
+          {isLive && (
+            <label class="check">
+              <input type="checkbox" checked={isFollowed} onChange={(event) => setFollowed(event.target.checked)} /> Follow the end
+            </label>
+          )}
+        </>
+      ) : <p class="quiet">No lines.</p>}
+    </section>
+  );
+}

@@ -1,0 +1,46 @@
+// All queues: what waits, what runs, and who serves them.
+import { useState } from "preact/hooks";
+import { useData } from "../api.js";
+import { queueLink } from "../route.js";
+import { Bar } from "../parts/bar.jsx";
+import { Problem, Search, Table } from "../parts/table.jsx";
+import { cut, list, number, str } from "../parts/text.jsx";
+import { duration } from "../parts/time.jsx";
+
+const open = (counts) =>
+  ["waiting", "delayed", "prioritized", "group-waiting"].reduce((sum, state) => sum + (Number(counts?.[state]) || 0), 0);
+
+const count = (state) => (queue) =>
+  <a class={state === "failed" && queue.counts?.failed > 0 ? "s-failed" : ""} href={queueLink(str(queue.name), { state })}>{number(queue.counts?.[state] ?? 0)}</a>;
+
+const COLUMNS = [
+  ["Queue", (queue) => <a class="name" href={queueLink(str(queue.name))}>{cut(queue.name, 60)}</a>],
+  ["Jobs", (queue) => <Bar states={queue.counts} />, "bars"],
+  ["Waiting", count("waiting"), "number"],
+  ["Running", count("active"), "number"],
+  ["Delayed", count("delayed"), "number"],
+  ["Failed", count("failed"), "number"],
+  ["Oldest waits", (queue) => (Number.isFinite(queue.oldest_seconds) ? duration(queue.oldest_seconds) : "-"), "number"],
+  ["Workers", (queue) => (
+    <span>
+      {number(queue.workers ?? 0)}
+      {!queue.workers && open(queue.counts) > 0 && <strong class="s-failed"> none serves it</strong>}
+      {queue.paused && <strong class="s-waiting"> paused</strong>}
+    </span>
+  )],
+];
+
+export function Queues() {
+  const source = useData(["queues"]);
+  const [text, setText] = useState("");
+  const rows = list(source.data?.queues).filter((queue) => str(queue.name).toLowerCase().includes(text.toLowerCase()));
+  return (
+    <main id="main" tabIndex="-1">
+      <h1>Queues</h1>
+      <div class="filters"><Search label="Name" value={text} onChange={setText} /></div>
+      <Problem error={source.error} />
+      {source.data && <Table label="Queues" columns={COLUMNS} rows={rows} keyOf={(queue) => queue.name} none="There is no queue." />}
+      {!source.data && !source.error && <p class="quiet">Loading…</p>}
+    </main>
+  );
+}

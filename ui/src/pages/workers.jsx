@@ -1,0 +1,77 @@
+// Workers: what they serve, what they run, and queues that nobody serves.
+import { now, useData } from "../api.js";
+import { flowLink, nodeLink, queueLink } from "../route.js";
+import { Problem, Table } from "../parts/table.jsx";
+import { bytes, cut, list, number, str } from "../parts/text.jsx";
+import { Lasted, Time, duration, instant } from "../parts/time.jsx";
+
+const SILENT = 10000;
+
+function Seen({ worker }) {
+  const at = instant(worker.seen_at);
+  const silent = at === null ? 0 : now() - at;
+  return (
+    <span>
+      <Time at={worker.seen_at} />
+      {silent > SILENT && <strong class="s-failed"> silent for {duration(silent / 1000)}</strong>}
+    </span>
+  );
+}
+
+function Running({ jobs }) {
+  const found = list(jobs);
+  if (!found.length) return <span class="quiet">nothing</span>;
+  return (
+    <ul class="names">
+      {found.slice(0, 10).map((job) => (
+        <li key={`${job.queue} ${job.job_id}`}>
+          {job.flow_id && job.node ? <a href={nodeLink(job.flow_id, job.node)}>{cut(job.node, 50)}</a>
+            : job.flow_id ? <a href={flowLink(job.flow_id)}>{cut(job.name, 50)}</a> : cut(job.name || job.job_id, 50)}
+          <span class="quiet"> for <Lasted from={job.since} /></span>
+        </li>
+      ))}
+      {found.length > 10 && <li class="quiet">and {number(found.length - 10)} more</li>}
+    </ul>
+  );
+}
+
+const COLUMNS = [
+  ["Worker", (worker) => (
+    <div>
+      <span class="name">{cut(worker.host, 40)}</span> <span class="quiet">{str(worker.pid)} {str(worker.kind)}</span>
+      <div class="quiet">{cut(worker.id, 48)}</div>
+    </div>
+  )],
+  ["Queues", (worker) => (
+    <ul class="names">
+      {list(worker.queues).map((name) => <li key={name}><a href={queueLink(str(name))}>{cut(name, 40)}</a></li>)}
+    </ul>
+  )],
+  ["Busy", (worker) => `${number(worker.active)} of ${number(worker.concurrency)}`, "number"],
+  ["Runs", (worker) => <Running jobs={worker.jobs} />, "wide"],
+  ["Memory", (worker) => bytes(worker.memory), "number"],
+  ["Started", (worker) => <Time at={worker.started_at} />],
+  ["Last heartbeat", (worker) => <Seen worker={worker} />],
+];
+
+export const WorkerTable = ({ workers, none }) =>
+  <Table label="Workers" columns={COLUMNS} rows={list(workers)} keyOf={(worker) => worker.id} none={none} />;
+
+export function Workers() {
+  const source = useData(["workers"]);
+  const unserved = list(source.data?.unserved);
+  return (
+    <main id="main" tabIndex="-1">
+      <h1>Workers</h1>
+      <Problem error={source.error} />
+      {unserved.length > 0 && (
+        <section class="wrong bad" aria-labelledby="unserved">
+          <h2 id="unserved">Queues that no worker serves</h2>
+          <ul class="names">{unserved.map((name) => <li key={name}><a href={queueLink(str(name))}>{str(name)}</a></li>)}</ul>
+        </section>
+      )}
+      {source.data && <WorkerTable workers={source.data.workers} none="No worker runs." />}
+      {!source.data && !source.error && <p class="quiet">Loading…</p>}
+    </main>
+  );
+}
