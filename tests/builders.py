@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode, FlowSpec
+
+NEAR: Final = "prod-warehouse"
+"""A queue in the slot of ``etl``: also in a cluster, what needs one slot holds for both."""
 
 
 def node(name: str, *after: str, queue: str = "etl", job: str = "work", **more: Any) -> FlowNode:

@@ -22,9 +22,10 @@ from glidemq_orchestrate.flows.portable.upkeep import sweep
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.builders import node
+from tests.builders import NEAR, node
+from tests.conftest import Eventually
 from tests.profile import sampled
-from tests.server.conftest import REACHES
+from tests.server.conftest import REACHES, Dump
 from tests.server.policy_work import LONG, Work
 
 if TYPE_CHECKING:
@@ -215,11 +216,20 @@ class TestAgain:
 
     @pytest.mark.parametrize("how", ["retry_failed", "submit", "restart", "rerun"])
     def test_one_that_an_owner_runs_again_is_owned(
-        self, flows: FlowProducer, work: Work, supervisor: Supervisor, how: str, path: str
+        self,
+        *,
+        flows: FlowProducer,
+        work: Work,
+        supervisor: Supervisor,
+        dump: Dump,
+        eventually: Eventually,
+        how: str,
+        path: str,
     ) -> None:
         work.ends["a"] = "failed"
         flow = flows.submit(FLOW, flow_id="f", owner=MINUTE)
         flow.wait(timeout=LONG)
+        eventually(lambda: dump() == dump())  # its end is noted everywhere
         work.ends.clear()
         work.held["a"] = threading.Event()
         if how == "submit":
@@ -333,7 +343,7 @@ class TestRenewing:
             return float(redis_client.zscore("glide:{etl}:gmo:owners", "60000:ada"))
 
         monkeypatch.setattr(ownership, "PER_LEASE", 600)  # every 0.1 s
-        flows.submit(FlowSpec("n", [node("y"), node("x", queue="nobody")]), owner=MINUTE)
+        flows.submit(FlowSpec("n", [node("y"), node("x", queue=NEAR)]), owner=MINUTE)
         names = "abcde"
         work.held |= {name: threading.Event() for name in names}
         flow = flows.submit(FlowSpec("n", [node(name) for name in names]), owner=MINUTE)

@@ -41,7 +41,7 @@ from glidemq_orchestrate.flows.staged.submit import stage_flow, start_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.builders import node
+from tests.builders import NEAR, node
 from tests.processes import spawned
 from tests.profile import sampled
 
@@ -80,7 +80,7 @@ def states(redis_client: Any) -> dict[str, str]:
 def test_afterwards_every_job_exists_and_only_roots_can_be_taken(
     flows: FlowProducer, redis_client: Any
 ) -> None:
-    flow = flows.submit(chain(230, ("etl", "spark")), flow_id="f")
+    flow = flows.submit(chain(230, ("etl", NEAR)), flow_id="f")
     found = states(redis_client)
     assert len(found) == 230
     assert waiting(redis_client) == ["f~n0"]
@@ -112,7 +112,7 @@ def test_a_submission_that_died_after_any_call_is_completed_by_the_next(
 ) -> None:
     for calls in sampled(range(CHOSEN + STEPS)):
         redis_client.flushdb()
-        spec = chain(130, ("etl", "spark"))
+        spec = chain(130, ("etl", NEAR))
         hand.run_until(submission(spec), calls)
         started = calls > CHOSEN + STAGED
         assert waiting(redis_client) == (["f~n0"] if started else [])
@@ -136,14 +136,14 @@ def test_a_submission_that_died_after_any_call_is_completed_by_the_next(
 def test_the_number_of_calls_of_that_submission_is_known(hand: Hand, redis_client: Any) -> None:
     assert hand.run_until(submission(chain(130)), 99) == STEPS
     redis_client.flushall()
-    assert hand.run_until(submission(chain(130, ("etl", "spark"))), 99) == CHOSEN + STEPS
+    assert hand.run_until(submission(chain(130, ("etl", NEAR))), 99) == CHOSEN + STEPS
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_submitters_of_one_flow_interleaved_make_one_flow(
     hand: Hand, redis_client: Any, seed: int
 ) -> None:
-    spec = chain(130, ("etl", "spark"))
+    spec = chain(130, ("etl", NEAR))
     both: list[Iterator[Any]] = [one_by_one(hand, spec), one_by_one(hand, spec)]
     dice = random.Random(seed)
     while both:

@@ -31,6 +31,7 @@ from glidemq_orchestrate.errors import (
     WaitTimeout,
 )
 from glidemq_orchestrate.jobs.option_values import JobRef, TokenBucket
+from tests.builders import NEAR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +105,7 @@ class TestAdd:
     def test_a_child_is_known_to_its_parent_when_it_exists(
         self, url: str, queue: Queue, redis_client: Any
     ) -> None:
-        for parent in ("etl", "other"):
+        for parent in ("etl", NEAR):
             with Queue(parent, url) as home:
                 home.add("parent", options=JobOptions(job_id="7"))
             job_id = queue.add("work", options=JobOptions(parent=JobRef(parent, "7")))

@@ -11,7 +11,7 @@ from glidemq_orchestrate.errors import HasDependents, InvalidJob, JobNotFound, J
 from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.queues import dependencies
 from glidemq_orchestrate.wire.call import ask
-from tests.builders import flow
+from tests.builders import NEAR, flow
 from tests.builders import node as flow_node
 from tests.node import PlainNode
 
@@ -284,9 +284,9 @@ class TestCancel:
         assert dump() == before
 
     def test_a_dependent_in_another_queue_is_named(self, clients: Clients, queue: Queue) -> None:
-        parent = clients.queue("spark").add("report", delay=3600)
-        child = queue.add("work", parent=JobRef("spark", parent))
-        with pytest.raises(HasDependents, match="of queue spark"):
+        parent = clients.queue(NEAR).add("report", delay=3600)
+        child = queue.add("work", parent=JobRef(NEAR, parent))
+        with pytest.raises(HasDependents, match=f"of queue {NEAR}"):
             queue.cancel([child], cascade=True)
 
     def test_a_dependency_that_is_added_meanwhile_ends_it_and_is_reported(

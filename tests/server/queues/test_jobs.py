@@ -29,6 +29,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
 )
 from glidemq_orchestrate.jobs.option_values import JobRef
+from tests.builders import NEAR
 from tests.node import PlainNode
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ class TestRemove:
         assert queue.counts()[JobState.COMPLETED] == 0
         assert redis_client.xpending(f"{P}stream", "workers")["pending"] == 0
 
-    @pytest.mark.parametrize("home", ["etl", "other"])
+    @pytest.mark.parametrize("home", ["etl", NEAR])
     def test_a_parent_waits_no_longer(self, queue: Queue, node: PlainNode, url: str, home: str) -> None:
         node.flow("up", ["down", "down"], queue=home)
         children = ["2", "3"] if home == "etl" else ["1", "2"]
@@ -294,12 +295,12 @@ class TestRemove:
         assert queue.get_job("1").state == JobState.WAITING
 
     def test_a_missing_parent_elsewhere_is_not_made(self, url: str, queue: Queue, redis_client: Any) -> None:
-        with Queue("up", url) as up:
+        with Queue(NEAR, url) as up:
             up.add("up", options=JobOptions(job_id="7"))
-        child = queue.add("a", options=JobOptions(parent=JobRef("up", "7")))
-        redis_client.delete("glide:{up}:job:7")
+        child = queue.add("a", options=JobOptions(parent=JobRef(NEAR, "7")))
+        redis_client.delete(f"glide:{{{NEAR}}}:job:7")
         queue.remove(child)
-        assert not redis_client.exists("glide:{up}:job:7")
+        assert not redis_client.exists(f"glide:{{{NEAR}}}:job:7")
 
     def test_a_node_of_a_running_flow_stays(self, queue: Queue, flow: Any, dump: Dump) -> None:
         before = dump()
@@ -378,12 +379,12 @@ class TestRelations:
         mine = clients.queue()
         assert mine.parents("f~a") == [JobRef("etl", "f~b")]
         assert mine.parents("f~b") == []
-        clients.queue("up").add("up", options=JobOptions(job_id="7"))
-        job_id = queue.add("a", options=JobOptions(parent=JobRef("up", "7")))
-        assert mine.parents(job_id) == [JobRef("up", "7")]
+        clients.queue(NEAR).add("up", options=JobOptions(job_id="7"))
+        job_id = queue.add("a", options=JobOptions(parent=JobRef(NEAR, "7")))
+        assert mine.parents(job_id) == [JobRef(NEAR, "7")]
         redis_client.sadd(f"{P}parents:{job_id}", "glide:{d}:2")
         redis_client.hset(f"{P}job:{job_id}", mapping={"parentIds": '["3"]', "parentQueues": '["e"]'})
-        assert mine.parents(job_id) == [JobRef("d", "2"), JobRef("up", "7"), JobRef("e", "3")]
+        assert mine.parents(job_id) == [JobRef("d", "2"), JobRef(NEAR, "7"), JobRef("e", "3")]
 
 
 class TestSuspension:

@@ -12,6 +12,7 @@ from glidemq_orchestrate import (
     Queue,
 )
 from glidemq_orchestrate._lua import GLIDEMQ, library
+from tests.builders import NEAR
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -92,12 +93,12 @@ class TestProducersOfAnotherLanguage:
     ) -> None:
         node = Node(redis_client)
         parent, _ = node.add_flow("parent", 1)
-        child = node.add("child", 1, queue="other", parent=parent, parent_queue="etl")
-        redis_client.sadd(f"glide:{{etl}}:deps:{parent}", f"glide:{{other}}:{child}")
+        child = node.add("child", 1, queue=NEAR, parent=parent, parent_queue="etl")
+        redis_client.sadd(f"glide:{{etl}}:deps:{parent}", f"glide:{{{NEAR}}}:{child}")
         run_worker(["etl"], {"child": lambda ctx: 1, "parent": lambda ctx: 2})
         eventually(lambda: queue.get_job("c0").state is JobState.COMPLETED)
         assert queue.get_job(parent).state is JobState.WAITING_CHILDREN
-        run_worker(["other"], {"child": lambda ctx: 1})
+        run_worker([NEAR], {"child": lambda ctx: 1})
         eventually(lambda: queue.get_job(parent).state is JobState.COMPLETED)
 
     def test_their_retention_is_obeyed(

@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged.submit import chunks, stage_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.builders import flow, node
+from tests.builders import NEAR, flow, node
 from tests.node import PlainNode
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Dump, Hand
 
 ETL = QueueKeys("glide", "etl")
-SPARK = QueueKeys("glide", "spark")
+SPARK = QueueKeys("glide", NEAR)
 MINUTE = 60_000
 
 
@@ -119,21 +119,21 @@ def test_the_call_that_ends_one_job_and_takes_the_next_is_seen_too(scene: Scene)
 
 def test_a_failure_in_node_reaches_every_dependent_in_every_queue(scene: Scene) -> None:
     spec = flow(
-        node("a"), node("b", "a", queue="spark"), node("c", "b"), node("free"), node("last", "c", "free")
+        node("a"), node("b", "a", queue=NEAR), node("c", "b"), node("free"), node("last", "c", "free")
     )
     scene.flows.submit(spec, flow_id="f")
     scene.node_worker().run_all("~a")
     scene.trim()
     scene.tick()
     assert scene.ended() == ("failed", 1, 4)
-    assert scene.job("b", "spark")["failedReason"] == "upstream failed: a"
+    assert scene.job("b", NEAR)["failedReason"] == "upstream failed: a"
     assert scene.job("last")["failedReason"] == "upstream failed: a"
 
 
 def test_edges_across_queues_fire_for_node_workers(scene: Scene) -> None:
-    spec = flow(node("a"), node("b", "a"), node("c", "b", queue="spark"), node("d", "c"))
+    spec = flow(node("a"), node("b", "a"), node("c", "b", queue=NEAR), node("d", "c"))
     scene.flows.submit(spec, flow_id="f")
-    etl, spark = scene.node_worker(), scene.node_worker("spark")
+    etl, spark = scene.node_worker(), scene.node_worker(NEAR)
     assert etl.run_all() == ["f~a", "f~b"]
     assert spark.run_all() == []
     scene.tick()
@@ -145,25 +145,25 @@ def test_edges_across_queues_fire_for_node_workers(scene: Scene) -> None:
 
 
 def test_the_home_alone_finds_what_ended_in_a_queue_without_a_supervisor(scene: Scene) -> None:
-    scene.flows.submit(flow(node("a"), node("b", "a", queue="spark")), flow_id="f")
+    scene.flows.submit(flow(node("a"), node("b", "a", queue=NEAR)), flow_id="f")
     scene.node_worker().run_all()
     scene.tick()
-    scene.node_worker("spark").run_all()
+    scene.node_worker(NEAR).run_all()
     scene.lap()
     assert scene.ended() == ("completed", 2, 0)
 
 
 def test_the_delay_of_a_dependent_holds_across_queues_and_within(scene: Scene) -> None:
     late = JobOptions(delay=timedelta(seconds=5))
-    spec = flow(node("a"), node("b", "a", options=late), node("c", "a", queue="spark", options=late))
+    spec = flow(node("a"), node("b", "a", options=late), node("c", "a", queue=NEAR, options=late))
     scene.flows.submit(spec, flow_id="f")
-    etl, spark = scene.node_worker(), scene.node_worker("spark")
+    etl, spark = scene.node_worker(), scene.node_worker(NEAR)
     taken = etl.begin_next()
     assert taken is not None
     etl.end(*taken)
     scene.tick()
     assert (etl.begin_next(), spark.begin_next()) == (None, None)
-    assert (scene.job("b")["state"], scene.job("c", "spark")["state"]) == ("delayed", "delayed")
+    assert (scene.job("b")["state"], scene.job("c", NEAR)["state"]) == ("delayed", "delayed")
     scene.wait(5_001)
     scene.tick()
     scene.tick(SPARK)
@@ -183,21 +183,21 @@ def test_a_node_revoked_by_others_ends_with_its_dependents(scene: Scene) -> None
 
 
 def test_a_result_that_node_removed_immediately_is_read_from_the_event(scene: Scene) -> None:
-    spec = flow(node("a"), node("b", "a"), node("c", "a", queue="spark"))
+    spec = flow(node("a"), node("b", "a"), node("c", "a", queue=NEAR))
     found, worker = scene.flows.submit(spec, flow_id="f"), scene.node_worker()
     taken = worker.begin_next()
     assert taken is not None
     worker.end(*taken, '{"rows":7}', remove=True)
     scene.lap()
-    assert scene.job("c", "spark")["state"] == "waiting"
+    assert scene.job("c", NEAR)["state"] == "waiting"
     assert found.results() == {"a": {"rows": 7}}
-    assert (worker.run_all(), scene.node_worker("spark").run_all()) == (["f~b"], ["f~c"])
+    assert (worker.run_all(), scene.node_worker(NEAR).run_all()) == (["f~b"], ["f~c"])
     scene.lap()
     assert scene.ended() == ("completed", 3, 0)
 
 
 def test_a_notified_dependent_shows_that_a_removed_node_completed(scene: Scene) -> None:
-    scene.flows.submit(flow(node("a"), node("b", "a"), node("c", "a", queue="spark")), flow_id="f")
+    scene.flows.submit(flow(node("a"), node("b", "a"), node("c", "a", queue=NEAR)), flow_id="f")
     worker = scene.node_worker()
     taken = worker.begin_next()
     assert taken is not None
@@ -205,7 +205,7 @@ def test_a_notified_dependent_shows_that_a_removed_node_completed(scene: Scene) 
     scene.trim()
     scene.lap()
     assert scene.job("a")["state"] == "completed"
-    assert scene.job("c", "spark")["state"] == "waiting"
+    assert scene.job("c", NEAR)["state"] == "waiting"
 
 
 def test_a_node_that_another_client_removed_fails_with_its_dependents(scene: Scene) -> None:
@@ -335,7 +335,7 @@ def hard_scene(scene: Scene) -> None:
     spec = flow(
         node("a"),
         node("b", "a"),
-        node("c", "a", queue="spark"),
+        node("c", "a", queue=NEAR),
         node("bad"),
         node("after", "bad"),
         node("gone"),
@@ -366,7 +366,7 @@ def test_a_leader_that_dies_at_any_step_leaves_the_rest_to_the_next(scene: Scene
         scene.client.delete(ETL.supervisor())  # the lock of the dead has lapsed
         worker, spark = (
             PlainNode(scene.client, "etl", scene.now),
-            PlainNode(scene.client, "spark", scene.now),
+            PlainNode(scene.client, NEAR, scene.now),
         )
         for _ in range(3):
             scene.lap()

@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
 )
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.builders import diamond, node
+from tests.builders import NEAR, diamond, node
 from tests.server.conftest import STAGED
 from tests.server.flows.generations.conftest import end_with_a_failure
 from tests.server.policy_work import LONG, Work, states
@@ -115,8 +115,8 @@ def test_what_is_kept_runs_again_by_hand_with_what_follows(broken: FlowProducer,
 
 
 def test_another_home_queue_and_name(broken: FlowProducer, run_worker: RunWorker) -> None:
-    run_worker(["else"], {"work": lambda ctx: f"{ctx.node}?"})
-    nodes = [replace(one, queue="else") if one.name != "e" else one for one in diamond().nodes]
+    run_worker([NEAR], {"work": lambda ctx: f"{ctx.node}?"})
+    nodes = [replace(one, queue=NEAR) if one.name != "e" else one for one in diamond().nodes]
     spec = FlowSpec("other", nodes, labels={"a": "b"})
     flow = broken.submit(spec, flow_id="f", on_existing="retry_failed")
     outcome = flow.wait(timeout=LONG)
@@ -129,16 +129,16 @@ def test_another_home_queue_and_name(broken: FlowProducer, run_worker: RunWorker
 def test_with_another_home_queue_it_is_submitted_as_often_as_you_like(
     broken: FlowProducer, work: Work, run_worker: RunWorker, how: Any
 ) -> None:
-    nodes = [replace(one, queue="else") if one.name != "e" else one for one in diamond().nodes]
+    nodes = [replace(one, queue=NEAR) if one.name != "e" else one for one in diamond().nodes]
     spec = FlowSpec("n", nodes)
     broken.submit(spec, flow_id="f", on_existing="retry_failed")
     again = broken.submit(spec, flow_id="f", on_existing=how)
-    run_worker(["else"], {"work": lambda ctx: f"{ctx.node}?"})
+    run_worker([NEAR], {"work": lambda ctx: f"{ctx.node}?"})
     assert again.wait(timeout=LONG).status.completed == 5
     ended = broken.submit(spec, flow_id="f", on_existing=how)
     assert (ended.generation, ended.home, ended.status().state) == (1, "etl", "completed")
     with pytest.raises(FlowConflict, match=r"nodes that differ: e \(queue\)"):
-        broken.submit(FlowSpec("n", [*nodes[:-1], replace(nodes[-1], queue="else")]), flow_id="f")
+        broken.submit(FlowSpec("n", [*nodes[:-1], replace(nodes[-1], queue=NEAR)]), flow_id="f")
 
 
 def test_where_nothing_is_left_to_run_it_has_completed(broken: FlowProducer, work: Work) -> None:

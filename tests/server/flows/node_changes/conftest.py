@@ -6,6 +6,8 @@ import pytest
 
 from glidemq_orchestrate import Flow, FlowProducer
 from tests.builders import diamond
+from tests.conftest import Eventually
+from tests.server.conftest import Dump
 from tests.server.policy_work import LONG, Work
 
 
@@ -15,10 +17,11 @@ def counts(flow: Flow) -> tuple[str, int, int, int]:
 
 
 @pytest.fixture
-def done(flows: FlowProducer, work: Work) -> Flow:
-    """The diamond, completed."""
+def done(flows: FlowProducer, work: Work, dump: Dump, eventually: Eventually) -> Flow:
+    """The diamond, completed; its end is noted everywhere."""
     flow = flows.submit(diamond(), flow_id="f")
     flow.wait(timeout=LONG)
+    eventually(lambda: dump() == dump())
     work.ran.clear()
     return flow
 

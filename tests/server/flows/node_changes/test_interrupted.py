@@ -14,7 +14,7 @@ from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
-from tests.builders import node
+from tests.builders import NEAR, node
 from tests.node import Node
 from tests.profile import sampled
 from tests.server.conftest import STAGED
@@ -79,7 +79,7 @@ def test_what_was_skipped_stays_so_when_a_late_end_before_it_is_refused(
     nodes = [
         FlowNode("a", queue="etl", job="a"),
         FlowNode("x", queue="etl", job="x", after=["a"], rule="all_done"),
-        FlowNode("b", queue="node", job="b", after=["x"]),
+        FlowNode("b", queue=NEAR, job="b", after=["x"]),
         FlowNode("c", queue="etl", job="c", after=["b"]),
     ]
     spec = FlowSpec("n", nodes)
@@ -91,14 +91,14 @@ def test_what_was_skipped_stays_so_when_a_late_end_before_it_is_refused(
         ran.append(ctx.name)
 
     run_worker(["etl"], dict.fromkeys("axc", work))
-    worker = Node(redis_client, "node")
+    worker = Node(redis_client, NEAR)
     worker.open()
     taken = eventually(worker.take)
     assert taken is not None
     held.clear()
     flow.skip_node(nodes=["a", "c"])
     worker.complete(taken, '"stale"')
-    with Supervisor(url, queues=["node"]).running():
+    with Supervisor(url, queues=[NEAR]).running():
         eventually(lambda: flow.node("b").state == "waiting-children")
         held.set()
         again = eventually(worker.take)

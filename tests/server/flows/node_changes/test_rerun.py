@@ -13,7 +13,7 @@ from glidemq_orchestrate import Context, FlowProducer, FlowSpec, Ordering, Rule
 from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
-from tests.builders import diamond, node
+from tests.builders import NEAR, diamond, node
 from tests.node import Node
 from tests.server.flows.node_changes.conftest import counts
 from tests.server.policy_work import LONG, Work, reasons, states
@@ -159,15 +159,15 @@ def test_what_follows_and_waits_in_any_place_waits_again(
 ) -> None:
     nodes = [
         node("a"),
-        node("stream", "a", queue="idle"),
-        node("first", "a", queue="idle", options=JobOptions(priority=3)),
-        node("lifo", "a", queue="idle", options=JobOptions(lifo=True)),
+        node("stream", "a", queue=NEAR),
+        node("first", "a", queue=NEAR, options=JobOptions(priority=3)),
+        node("lifo", "a", queue=NEAR, options=JobOptions(lifo=True)),
     ]
     if path == "staged":
         nodes += [
-            node("late", "a", queue="idle", options=JobOptions(delay=LONG * 60)),
-            node("one", "a", queue="idle", options=JobOptions(ordering=Ordering("k"))),
-            node("two", "a", queue="idle", options=JobOptions(ordering=Ordering("k"))),
+            node("late", "a", queue=NEAR, options=JobOptions(delay=LONG * 60)),
+            node("one", "a", queue=NEAR, options=JobOptions(ordering=Ordering("k"))),
+            node("two", "a", queue=NEAR, options=JobOptions(ordering=Ordering("k"))),
         ]
     spec = FlowSpec("n", nodes)
     flow = flows.submit(spec, flow_id="f")
@@ -182,15 +182,15 @@ def test_what_follows_and_waits_in_any_place_waits_again(
         work.held["a"] = threading.Event()
         flow.rerun("a")
         assert set(states(flow).values()) - {"active", "waiting"} == {"waiting-children"}
-        assert redis_client.xlen("glide:{idle}:stream") == 0
-        assert not redis_client.zrange("glide:{idle}:scheduled", 0, -1)
+        assert redis_client.xlen(f"glide:{{{NEAR}}}:stream") == 0
+        assert not redis_client.zrange(f"glide:{{{NEAR}}}:scheduled", 0, -1)
         work.held.pop("a").set()
-        with Supervisor(url, queues=["idle"]).running() if path == "portable" else nullcontext():
+        with Supervisor(url, queues=[NEAR]).running() if path == "portable" else nullcontext():
             eventually(lambda: places() == before)
-    idle = Node(redis_client, "idle")
+    idle = Node(redis_client, NEAR)
     idle.promote()
     taken = idle.run()
-    assert sorted(taken) == sorted(one.job_id for one in flow.nodes() if one.queue == "idle")
+    assert sorted(taken) == sorted(one.job_id for one in flow.nodes() if one.queue == NEAR)
     flow.cancel()
 
 

@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.flows.watch import begin_watch, next_changes
 from glidemq_orchestrate.foundation.clock import SystemClock
-from tests.builders import flow, node
+from tests.builders import NEAR, flow, node
 from tests.server.flows.watch.changes import DIAMOND, LONG, Change, check, last_states, layers, steps, watched
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def test_nodes_that_are_added_while_the_flow_runs_are_reported(
 ) -> None:
     def work(ctx: Any) -> None:
         if ctx.node == "a":
-            ctx.flow.add_nodes([node("more-1", queue="late"), node("more-2", "more-1", queue="late")])
+            ctx.flow.add_nodes([node("more-1", queue=NEAR), node("more-2", "more-1", queue=NEAR)])
 
-    run_worker(["etl", "late"], {"work": work})
+    run_worker(["etl", NEAR], {"work": work})
     found = flows.submit(flow(node("a"), node("z", "a")))
     changes = list(found.watch(timeout=LONG))
     assert last_states(changes) == dict.fromkeys(["a", "z", "more-1", "more-2"], "completed")
