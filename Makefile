@@ -21,7 +21,7 @@ PARALLEL := -n $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated ui ui-check wheel bench bench-check bench-renew constraints clean
+.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-cluster test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated ui ui-check wheel bench bench-check bench-renew constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -60,6 +60,10 @@ test-all: java  ## Run all tests, also those that make test leaves out: takes mu
 
 test-long: java  ## Run all tests, and try more in each: takes longest.
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) $(PARALLEL)
+
+# Each process has a cluster of its own: six servers.
+test-cluster: setup  ## Run the tests of flows, queues and workers on a cluster of three primaries with replicas.
+	GLIDEMQ_TEST_PROFILE=cluster $(PYTEST) $(PARALLEL) $(addprefix tests/server/,flows worker queues clients runs)
 
 unit: setup  ## Run the tests that need no server.
 	$(PYTEST) tests/unit

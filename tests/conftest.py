@@ -31,7 +31,7 @@ from tests.parallel import (
     pytest_report_to_serializable,
     pytest_xdist_make_scheduler,
 )
-from tests.profile import IS_ALL, IS_LONG
+from tests.profile import IS_ALL, IS_CLUSTER, IS_LONG
 
 __all__ = [
     "Eventually",
@@ -77,20 +77,41 @@ def server() -> Iterator[EmbeddedServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """What the profile ``cluster`` uses in place of ``server``."""
+    from tests.clustered import running_cluster  # noqa: PLC0415  unit tests do without a driver
+
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server_or_cluster(request: pytest.FixtureRequest) -> Any:
+    """The server, or the cluster."""
+    return request.getfixturevalue("cluster" if IS_CLUSTER else "server")
+
+
 @pytest.fixture
-def url(server: EmbeddedServer) -> Iterator[str]:
+def url(server_or_cluster: Any) -> Iterator[str]:
     """The URL of a database of its own, which is empty; the functions of the server stay loaded."""
-    with contextmanager(own_database)(server.url) as own:
+    if IS_CLUSTER:
+        with server_or_cluster.emptied() as own:
+            yield own
+        return
+    from tests.raw_client import client_of  # noqa: PLC0415  unit tests do without a driver
+
+    with contextmanager(own_database)(server_or_cluster.url) as own:
         yield own
-        refuse_connected(own.replace("valkey://", "redis://"))
+        with client_of(own) as client:
+            refuse_connected(client)
 
 
 @pytest.fixture
 def redis_client(url: str) -> Iterator[Any]:
-    from redis import Redis  # noqa: PLC0415  unit tests do without a driver
+    from tests.raw_client import client_of  # noqa: PLC0415  unit tests do without a driver
 
-    plain = url.replace("valkey://", "redis://")
-    with Redis.from_url(plain, decode_responses=True, driver_info=None) as client:
+    with client_of(url) as client:
         yield client
 
 

@@ -101,21 +101,25 @@ def _ancestors(process: psutil.Process) -> set[int]:
         return set()
 
 
-def refuse_connected(redis_url: str) -> None:
-    """Fail the test when a client is still connected to its database."""
-    from redis import Redis  # noqa: PLC0415  unit tests do without a driver
+def refuse_connected(*clients: Any) -> None:
+    """Fail the test when others are still connected to the databases of these clients."""
 
-    with Redis.from_url(redis_url, decode_responses=True, driver_info=None) as client:
-        own, (database,) = client.client_id(), {str(client.connection_pool.connection_kwargs.get("db", 0))}
+    def connected() -> list[dict[str, str]]:
+        return [one for client in clients for one in _others(client)]
 
-        def left() -> list[str]:
-            others = [c for c in client.client_list() if c["db"] == database and int(c["id"]) != own]
-            if others:
-                gc.collect()  # this closes clients without references
-            return [f"client {c['id']} (last command {c['cmd']}, idle {c['idle']} s)" for c in others]
+    def left() -> list[str]:
+        if connected():
+            gc.collect()  # this closes clients without references
+        return [f"client {c['id']} (last command {c['cmd']}, idle {c['idle']} s)" for c in connected()]
 
-        if found := settled(left):
-            pytest.fail("the test left connected: " + "; ".join(found), pytrace=False)
+    if found := settled(left):
+        pytest.fail("the test left connected: " + "; ".join(found), pytrace=False)
+
+
+def _others(client: Any) -> list[dict[str, str]]:
+    own, database = client.client_id(), str(client.connection_pool.connection_kwargs.get("db", 0))
+    every = [one for one in client.client_list() if "S" not in one["flags"]]  # its replicas stay
+    return [one for one in every if one["db"] == database and int(one["id"]) != own]
 
 
 def settled(look: Callable[[], list[T]]) -> list[T]:

@@ -1,12 +1,19 @@
-"""The page of tested versions keeps the rows that did not run; hosted CI runs verbs of the Makefile."""
+"""The page of tested versions keeps the rows that did not run; hosted CI runs verbs of the Makefile.
+
+What does not run on a cluster is a test that exists.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
 
+from glidemq_orchestrate.wire.keys import slot_of
+from tests.builders import NEAR
 from tests.matrix import PAGE, ROWS, counted, written
+from tests.profile import NOT_ON_A_CLUSTER
 
 ROOT = Path(__file__).parents[2]
 BEFORE = """# Tested versions
@@ -47,3 +54,15 @@ def test_hosted_ci_runs_every_row_and_only_verbs_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     verbs = [command.split()[1] for command in commands if command != "bash .ci/run"]
     assert [verb for verb in verbs if f"\n{verb}:" not in makefile] == []
+
+
+def test_what_does_not_run_on_a_cluster_is_named_as_it_is() -> None:
+    for path, *names in (name.split("::") for tests in NOT_ON_A_CLUSTER.values() for name in tests):
+        text = (ROOT / path).read_text("utf-8")
+        assert all(re.search(rf"^ *(async )?(def|class) {name}\b", text, re.MULTILINE) for name in names), (
+            path
+        )
+
+
+def test_two_queues_of_the_tests_are_in_one_slot() -> None:
+    assert slot_of(NEAR) == slot_of("etl")

@@ -29,12 +29,13 @@ from glidemq_orchestrate.server.libraries import ensure_libraries
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.call import Batch, Op, Request
 from tests.conftest import RunWorker
+from tests.profile import IS_CLUSTER
 from tests.server.policy_work import Work
 
 T = TypeVar("T")
 
 LONG = timedelta(seconds=30)
-REACHES = {"staged": Reach(), "portable": Reach(has_functions=False)}
+REACHES = {"staged": Reach(is_cluster=IS_CLUSTER), "portable": Reach(has_functions=False)}
 
 
 STAGED = pytest.mark.parametrize("path", ["staged"], indirect=True)

@@ -14,10 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import redis
-
 from glidemq_orchestrate import RetryLater, Skip, Suspend, Unrecoverable
 from glidemq_orchestrate.errors import LeaseLost
+from tests.raw_client import client_of
 
 
 def measure(ctx: Any) -> Any:
@@ -33,14 +32,14 @@ def write(ctx: Any) -> None:
 
 def disown(ctx: Any) -> None:
     """Let the server believe that the attempt is another's."""
-    with redis.Redis.from_url(ctx.data["url"].replace("valkey", "redis"), decode_responses=True) as client:
+    with client_of(ctx.data["url"]) as client:
         before = client.hget(ctx.data["key"], ctx.data["field"])
         client.hset(ctx.data["key"], mapping={ctx.data["field"]: ctx.data["value"], "before": before or "0"})
 
 
 def restore(ctx: Any) -> None:
     """Undo ``disown``."""
-    with redis.Redis.from_url(ctx.data["url"].replace("valkey", "redis"), decode_responses=True) as client:
+    with client_of(ctx.data["url"]) as client:
         client.hset(ctx.data["key"], ctx.data["field"], str(client.hget(ctx.data["key"], "before")))
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CONFTEST = """
 from tests import guard
 from tests.conftest import *
-from tests.conftest import redis_client, run_worker, server, url
+from tests.conftest import redis_client, run_worker, server, server_or_cluster, url
 
 guard.PATIENCE = 0.5
 """

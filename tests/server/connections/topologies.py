@@ -191,7 +191,7 @@ class Primaries:
     @contextmanager
     def _joined(self, member: Server, directory: Path, *options: str) -> Iterator[Server]:
         """A node that is being introduced to the others."""
-        added = Server(directory, *_cluster_options(), *options)
+        added = type(member)(directory, *_cluster_options(), *options)
         try:
             bus = member.client.config_get("cluster-port")["cluster-port"]
             added.client.execute_command("CLUSTER MEET", "127.0.0.1", member.port, bus)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Broadcast, BroadcastWorker, Context, Handlers, JobOptions, JobState, Queue
+from tests.raw_client import client_of
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -36,9 +37,7 @@ ODD: list[tuple[dict[str, Any], str]] = [
 @pytest.fixture
 def raw(url: str, queue: Queue) -> Iterator[Any]:
     """A client that sends and reads bytes."""
-    from redis import Redis  # noqa: PLC0415  beside the other drivers of the tests
-
-    with Redis.from_url(url.replace("valkey://", "redis://")) as client:
+    with client_of(url, decode_responses=False) as client:
         yield client
 
 

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from glidemq_orchestrate import AsyncFlowProducer, FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.clients.servers import Verdict, examine
@@ -41,10 +40,9 @@ def mixed(length: int = 6, *, last: str = "nodeq") -> FlowSpec:
 def node_workers(client: Any, queue: str = "nodeq") -> Iterator[None]:
     """A worker as glide-mq's in Node, in a thread: it knows nothing of flows."""
     ended = threading.Event()
-    own = Redis(connection_pool=client.connection_pool)
 
     def serve() -> None:
-        worker = PlainNode(own, queue)
+        worker = PlainNode(client, queue)
         while not ended.wait(0.02):
             worker.at = time.time_ns() // 1_000_000
             worker.run_all()
