@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import (
+    ConfigurationError,
     DuplicateNode,
     FlowIncomplete,
     FlowTooLarge,
@@ -46,7 +47,7 @@ from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function, parts
-from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, slot_of
 
 MAX_BEFORE: Final = 100
 _RANK_STEP: Final = 1e-6
@@ -321,7 +322,7 @@ def add_nodes(
         if refused is None:
             return
         if not isinstance(refused, FlowIncomplete) or stagings == MAX_STAGINGS:
-            raise refused
+            raise _explained(refused, ref.home, placed) from refused
 
 
 def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
@@ -345,8 +346,20 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
             return states[-1]
         if not isinstance(refused, FlowIncomplete) or stagings == MAX_STAGINGS:
             yield from _drop(ref, growth, refused)
-            raise refused
+            raise _explained(refused, ref.home, placed) from refused
     raise AssertionError
+
+
+def _explained(refused: GlideMQError, home: QueueKeys, growth: CheckedGrowth) -> GlideMQError:
+    """The error of a refused growth; for queues in several slots it names the node."""
+    queues = {node.name: QueueKeys(home.prefix, node.queue) for node in growth.nodes}
+    apart = [name for name, queue in queues.items() if slot_of(queue.base) != slot_of(home.base)]
+    if refused.code != "CROSSSLOT" or not apart:
+        return refused
+    return ConfigurationError(
+        f"node {apart[0]} cannot be added: its queue {queues[apart[0]].queue} is not in the slot of its "
+        "flow in the cluster. Fix: use a queue of the flow, or submit the nodes as a flow of their own"
+    )
 
 
 def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, KnownNode]]:

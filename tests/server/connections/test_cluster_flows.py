@@ -184,6 +184,29 @@ def test_a_flow_across_slots_accepts_no_more_nodes_and_reports_it(url: str, run_
         assert len(flow.result(timeout=LONG)) == 2
 
 
+def test_a_flow_in_one_slot_does_not_grow_into_another(url: str, run_worker: RunWorker) -> None:
+    message = r"node far cannot be added: its queue c is not in the slot of its flow in the cluster. Fix: "
+    refused = list[str]()
+
+    def work(ctx: Any) -> None:
+        for nodes in (
+            [slot_node("far", queue="c")],
+            [slot_node("next"), slot_node("far", "next", queue="c")],
+        ):
+            with pytest.raises(ConfigurationError, match=message) as caught:
+                ctx.flow.add_nodes(nodes)
+            refused.append(str(caught.value))
+
+    run_worker(["b"], {"work": work}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", [slot_node("a")]), flow_id="f")
+        assert flow.wait(timeout=LONG).state is FlowState.COMPLETED
+        with pytest.raises(ConfigurationError, match=message):
+            flow.extend([slot_node("far", "a", queue="c")])
+        assert len(refused) == 2
+        assert [node.name for node in flow.nodes()] == ["a"]
+
+
 def test_a_flow_across_slots_has_generations(
     primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
 ) -> None:
