@@ -90,9 +90,9 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
 
 
 def _refuse_strays(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) -> Op[FlowState]:
-    """Rerun nodes that Node workers ended after losing them, and all that follow."""
+    """Rerun nodes that Node workers ended after losing them, and what follows; skipped nodes stay skipped."""
     strays = [node.name for node in nodes if node.is_stray]
-    yield from rounds.note(ref, record, "follow", clock, names=strays)
+    yield from rounds.note(ref, record, "late", clock, names=strays)
     return (yield from advance(ref, clock))
 
 

@@ -45,7 +45,7 @@ GIVEN: Final = ("completed", "skipped", "failed")
 def note(  # noqa: PLR0913  the parts of a note
     ref: FlowRef,
     record: Record,
-    what: What | Literal["retry"],
+    what: What | Literal["retry", "late"],
     clock: Clock,
     *,
     names: Collection[str] = (),
@@ -55,7 +55,8 @@ def note(  # noqa: PLR0913  the parts of a note
 ) -> Op[bool]:
     """Note what the next round does; False if another round was noted first. ``begin`` carries it out.
 
-    ``what``: see ``RequestedChange``, for these names; ``retry``: rerun what did not complete.
+    ``what``: see ``RequestedChange``, for these names; ``retry``: rerun what did not complete; ``late``: as
+    ``follow``, but skipped followers stay: their end does not depend on what a Node worker reported late.
     """
     number, name = record.number + 1, uuid4().hex
     rows = {_row(name, node): "" for node in names} | {_row(name, ""): text}
@@ -119,7 +120,7 @@ class _NextRound:
         self.ref, self.number, self.request, self.clock = ref, number, request, clock
 
     def run_again(self, names: Collection[str], what: str) -> Op[None]:
-        """Put nodes behind the gate: these, or all that did not complete; with ``follow`` with followers."""
+        """Put nodes behind the gate: these, or all that did not complete; some with their followers."""
         nodes = yield from read_nodes(self.ref)
         if what == "retry":
             retried = [node for node in nodes if _is_to_retry(node)]
@@ -128,8 +129,9 @@ class _NextRound:
             yield from self._reset(retried)
             return
         chosen = [node for node in nodes if node.name in names]
-        if what == "follow":
-            yield from self._reset(followers(nodes, names))
+        if what in {"follow", "late"}:
+            affected = [node for node in nodes if what == "follow" or node.state != "skipped"]
+            yield from self._reset(followers(affected, names))
         else:
             yield from self._hold_back(nodes, names)
         yield from self._reset(chosen, self.request)

@@ -17,7 +17,6 @@ from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.builders import NEAR, node
 from tests.node import Node
 from tests.profile import sampled
-from tests.server.conftest import STAGED
 from tests.server.flows.node_changes.conftest import counts
 from tests.server.policy_work import LONG, Work
 
@@ -72,7 +71,6 @@ def test_a_supervisor_does_what_a_dead_caller_left(
     assert done.wait(timeout=LONG).status.completed == 5
 
 
-@STAGED
 def test_what_was_skipped_stays_so_when_a_late_end_before_it_is_refused(
     url: str, flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
 ) -> None:
