@@ -29,7 +29,7 @@ from glidemq_orchestrate.flows.portable.node_jobs import (
 )
 from glidemq_orchestrate.flows.portable.reading import status, unsuperseded
 from glidemq_orchestrate.flows.portable.records import Record
-from glidemq_orchestrate.flows.portable.staging import relist
+from glidemq_orchestrate.flows.portable.staging import listed_as, relist
 from glidemq_orchestrate.flows.portable.tables import (
     NOT_BEGUN,
     Decisions,
@@ -313,6 +313,13 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     return now.state
 
 
+def _list_end(ref: FlowRef, clock: Clock) -> Op[None]:
+    """List an ended flow as ended, unless the client that ended it has done so: it may be slow, or killed."""
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    if record.end and record.fields.get("listed") != listed_as(record):
+        yield from unconfirmed(close(ref, clock))
+
+
 POLL_MS: Final = 500
 MAX_REST_MS: Final = 2_000
 
@@ -333,6 +340,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowStatus]:
         state = yield from unconfirmed(advance(ref, clock))
         yield from unsuperseded(ref)
         if state.is_terminal:
+            yield from _list_end(ref, clock)
             break
         now = clock.monotonic_ms()
         if deadline is not None and now >= deadline:

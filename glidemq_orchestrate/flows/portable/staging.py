@@ -343,7 +343,7 @@ def relist(ref: FlowRef) -> Op[None]:
         record = yield from ask(records.record(ref.home, ref.flow_id))
         if record.number < 0 or record.is_expired:
             return
-        listed, at = f"{record.state} {record.number}", str(record.fields.get("created_at", 0))
+        listed, at = listed_as(record), str(record.fields.get("created_at", 0))
         # The client that listed an older state removes that, even if another one has listed this state since.
         if listed == (own or record.fields.get("listed")):
             return
@@ -352,6 +352,11 @@ def relist(ref: FlowRef) -> Op[None]:
         enlisting = records.enlist(ref.home, ref.flow_id, int(at))
         yield from ask_all([enlisting, *listing, enlisting])
         yield from ask(records.write(ref.home, ref.flow_id, {"listed": listed, "state": record.state}))
+
+
+def listed_as(record: Record) -> str:
+    """What the record notes once the flow is listed under its state."""
+    return f"{record.state} {record.number}"
 
 
 def labels_of(record: Record) -> dict[str, str]:

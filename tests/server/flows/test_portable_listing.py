@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
@@ -51,6 +51,23 @@ def test_a_sweep_that_overtakes_a_submission_does_not_hide_it(hand: Hand, redis_
         hand.run(upkeep.sweep(ETL, Later()))
         assert redis_client.keys("*f~*") == []
         assert redis_client.keys("*gmo:flow:f*") == []
+
+
+def test_who_has_waited_for_its_end_finds_it_listed(
+    url: str, hand: Hand, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the client that has ended it was killed before it listed that."""
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES["portable"])
+    with producer.FlowProducer(url) as flows:
+        flow = flows.submit(FLOW, flow_id="f")
+        hand.run(ask(records.cancel(ETL, "f", 0, FlowState.CANCELLED, "why")))
+        for _ in hand.steps(advance.advance(REF, SystemClock())):
+            if redis_client.hexists(ETL.flow("f"), "end:0"):
+                break
+        assert flows.list(state="cancelled") == []
+        assert flow.wait(timeout=LONG).status.state == "cancelled"
+        assert [one.id for one in flows.list(state="cancelled")] == ["f"]
+        assert flows.list(state="running") == []
 
 
 def test_one_that_was_listed_in_an_older_state_at_its_end_is_corrected(
