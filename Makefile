@@ -35,7 +35,7 @@ $(STAMP): $(MANIFESTS)
 		{ rm -rf $(VENV); echo "Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group dev \
-		-e '.[demo,connect,hiredis,iceberg,reload]' -e 'providers/airflow[messaging,openlineage]' -e providers/dagster
+		-e '.[demo,connect,hiredis,iceberg,reload,ui]' -e 'providers/airflow[messaging,openlineage]' -e providers/dagster
 	@touch $@
 
 setup: $(STAMP)  ## Make the environment .venv with everything in it.

@@ -22,6 +22,7 @@ from glidemq_orchestrate.cli.scheduler import scheduler_app
 from glidemq_orchestrate.cli.server import doctor, library_app
 from glidemq_orchestrate.cli.shell import Commands
 from glidemq_orchestrate.cli.track import track
+from glidemq_orchestrate.cli.ui import ui
 
 app = typer.Typer(
     name="glidemq",
@@ -52,6 +53,7 @@ app.command()(init)
 app.command()(process.server)
 app.command()(process.worker)
 app.command()(process.supervise)
+app.command()(ui)
 app.add_typer(bridge_app)
 app.add_typer(chasquimq_app)
 app.add_typer(flow_app)

@@ -47,6 +47,7 @@ _READING_FUNCTIONS: Final = frozenset(
         "glidemq_version",
         "gmo_flow_nodes",
         "gmo_flow_results",
+        "gmo_flow_states",
         "gmo_flow_status",
         "gmo_list_flows",
         "gmo_node_inputs",

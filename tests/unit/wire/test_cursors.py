@@ -21,6 +21,7 @@ BY_CLIENTS = {
     "call.py",
     "elements.py",
     "entries.py",
+    "graph.py",
     "lost_jobs.py",
     "node_table.py",
     "pages.py",

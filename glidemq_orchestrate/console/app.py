@@ -1,0 +1,164 @@
+"""The ASGI application of the console: its routes, and what they answer when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.responses import FileResponse
+
+from glidemq_orchestrate import __version__
+from glidemq_orchestrate.clients.client import AsyncClient
+from glidemq_orchestrate.console import flow_changes, flow_pages, queue_changes, queue_pages
+from glidemq_orchestrate.console.access import Access
+from glidemq_orchestrate.console.live import Live
+from glidemq_orchestrate.console.shown import masked_line
+from glidemq_orchestrate.console.snapshots import FlowViews
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowExpired,
+    FlowNotFound,
+    GlideMQError,
+    JobNotFound,
+    NodeNotFound,
+    TransportError,
+)
+from glidemq_orchestrate.settings import Address, ConnectionSettings
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
+
+STATIC: Final = Path(__file__).parent / "static"
+NAMES_SECONDS: Final = 15.0
+_NOT_THERE: Final = (FlowNotFound, FlowExpired, NodeNotFound, JobNotFound)
+
+
+@dataclass
+class Console:
+    """What the routes share.
+
+    Attributes:
+        client: The server that is shown.
+        about: What the page is told of the service.
+        views: The flows that were looked at last.
+        live: What is looked at now.
+    """
+
+    client: AsyncClient
+    about: dict[str, Any]
+    views: FlowViews = field(init=False)
+    live: Live = field(init=False)
+    _names: list[str] = field(default_factory=list)
+    _names_at: float = -NAMES_SECONDS
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing."""
+        self.views = FlowViews(self.client)
+        self.live = Live(self.client, self.views)
+
+    async def close(self) -> None:
+        """End what goes on, and close the connections."""
+        self.live.stop()
+        await self.client.close()
+
+    async def queues(self) -> list[str]:
+        """The names of all queues, at most 15 s old: to find them, all keys of the server are scanned."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if loop.time() - self._names_at >= NAMES_SECONDS:
+                self._names = await self.client.queues()
+                self._names_at = loop.time()
+            return self._names
+
+
+def create_app(
+    url: Address = None,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    token: str = "",
+    read_only: bool = False,
+    behind_proxy: bool = False,
+) -> Access:
+    """The console as an ASGI application, to be served or mounted under any path.
+
+    It opens its connections with the first request, and closes them when the server that runs it stops.
+    Whoever mounts it in another application awaits its ``aclose()`` when that ends.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
+        prefix: First part of every key.
+        token: What users must know. Without one, only requests to this machine's own names are answered.
+        read_only: It has no route that changes anything.
+        behind_proxy: Somebody in front of it signs people in, so requests to any name are answered without a
+            token.
+
+    Raises:
+        ConfigurationError: The URL or the prefix is not valid.
+    """
+    settings = ConnectionSettings.resolve(url, prefix=prefix)
+    client = AsyncClient(settings, prefix=prefix)
+    about = {
+        "version": __version__,
+        "server": settings.where,
+        "prefix": prefix,
+        "read_only": read_only,
+    }
+    console = Console(client, about)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await console.close()
+
+    app = FastAPI(
+        title="glidemq-orchestrate console",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,  # it would load scripts from elsewhere
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+    )
+    app.state.console = console
+    api = APIRouter(prefix="/api")
+    api.include_router(flow_pages.router)
+    api.include_router(queue_pages.router)
+    if not read_only:
+        api.include_router(flow_changes.router)
+        api.include_router(queue_changes.router)
+    app.include_router(api)
+    app.add_exception_handler(GlideMQError, _refused)
+    app.add_api_route("/", _page, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.middleware("http")(_unstored)
+    return Access(app, token=token, is_behind_proxy=behind_proxy, close=console.close)
+
+
+async def _page() -> FileResponse:
+    """The page itself."""
+    return FileResponse(STATIC / "index.html")
+
+
+async def _unstored(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Nothing of the service is kept by browsers: it changes, and may be private."""
+    response = await go_on(request)
+    response.headers.setdefault("cache-control", "no-store")
+    return response
+
+
+async def _refused(_request: Request, exc: Exception) -> Response:
+    """What an error says, with the status that fits it."""
+    text, _, fix = str(exc).partition(" Fix: ")
+    status = 409
+    if isinstance(exc, TransportError):
+        status = 503
+    elif isinstance(exc, _NOT_THERE):
+        status = 404
+    elif isinstance(exc, ConfigurationError):
+        status = 400
+    return JSONResponse({"error": masked_line(text), "fix": masked_line(fix)}, status_code=status)

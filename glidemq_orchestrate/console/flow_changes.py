@@ -1,0 +1,60 @@
+"""What the page changes of flows and nodes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from glidemq_orchestrate.console.parts import Name, Shared
+
+router = APIRouter()
+BY_HAND: Final = "by the console"
+
+
+class Reason(BaseModel):
+    """Why somebody changes something."""
+
+    reason: str = Field("", max_length=1_000)
+
+
+@router.post("/flows/{flow_id}/nodes/{name}/rerun")
+async def rerun_node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
+    """Run a node that has ended again, and all that follow it."""
+    flow = await console.client.flows.get(flow_id)
+    return {"changed": list(await flow.rerun(name))}
+
+
+@router.post("/flows/{flow_id}/nodes/{name}/cancel")
+async def cancel_node(
+    console: Shared, flow_id: Name, name: Name, why: Reason | None = None
+) -> dict[str, Any]:
+    """End a node as failed, and tell its handler to stop."""
+    flow = await console.client.flows.get(flow_id)
+    return {"changed": list(await flow.cancel_node(name, reason=_reason(why)))}
+
+
+@router.post("/flows/{flow_id}/retry")
+async def retry(console: Shared, flow_id: Name) -> dict[str, Any]:
+    """Run what failed again, and what could not run because of it."""
+    flow = await console.client.flows.get(flow_id)
+    return {"state": await flow.retry_failed(generation=flow.generation)}
+
+
+@router.post("/flows/{flow_id}/restart")
+async def restart(console: Shared, flow_id: Name) -> dict[str, Any]:
+    """Run the whole flow again, as a new generation."""
+    flow = await console.client.flows.get(flow_id)
+    return {"state": await flow.restart()}
+
+
+@router.post("/flows/{flow_id}/cancel")
+async def cancel(console: Shared, flow_id: Name, why: Reason | None = None) -> dict[str, Any]:
+    """Cancel a flow that has not ended."""
+    flow = await console.client.flows.get(flow_id)
+    return {"state": await flow.cancel(_reason(why), generation=flow.generation)}
+
+
+def _reason(why: Reason | None) -> str:
+    return why.reason if why and why.reason else BY_HAND

@@ -1,0 +1,344 @@
+"""What the page reads of flows and nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query, Response
+from starlette.responses import PlainTextResponse, StreamingResponse
+
+from glidemq_orchestrate.clients.flows import AsyncFlow
+from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
+from glidemq_orchestrate.console.shown import masked_line, shown, time_text
+from glidemq_orchestrate.console.snapshot import Snapshot
+from glidemq_orchestrate.errors import GlideMQError, JobNotFound, NodeNotFound, ResultRemoved
+from glidemq_orchestrate.flows.elements import summary_of
+from glidemq_orchestrate.flows.graph import LETTERS
+from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, critical_path
+
+router = APIRouter()
+PAGE: Final = 50
+MAX_SEARCHED: Final = 2_000
+"""How many flows a search looks at, newest first."""
+MAX_EXACT: Final = 5_000
+"""In a larger flow the times of all nodes are not read."""
+MAX_ARRAYS: Final = 30
+MAX_BARS: Final = 300
+MAX_NAMED: Final = 20
+LOG_LINES: Final = 200
+PULSE: Final = b": still here\n\n"
+
+
+@router.get("/about")
+async def about(console: Shared) -> dict[str, Any]:
+    """The service, its server and that server's clock."""
+    return {**console.about, "now": time_text(await console.client.flows.now())}
+
+
+# --- flows ---
+
+
+@router.get("/flows")
+async def flows(  # noqa: PLR0913, PLR0917  its filters
+    console: Shared,
+    state: str | None = None,
+    search: str = "",
+    label: str = "",
+    since: datetime | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = PAGE,
+    cursor: str = "",
+) -> dict[str, Any]:
+    """Flows, newest first. A search matches ids, names, labels such as a DAG or a run, and ids of jobs."""
+    producer = console.client.flows
+    key, is_label, value = label.partition("=")
+    filters: dict[str, Any] = {"state": state or None, "since": since}
+    filters["label"] = (key, value) if is_label else None
+    before = await (await producer.get(cursor)).status() if cursor else None
+    found: list[FlowStatus] = []
+    words, looked = search.lower().split(), 0
+    while len(found) < limit and looked < MAX_SEARCHED:
+        page = await producer.list(**filters, before=before, limit=500 if words else limit)
+        looked += len(page)
+        for status in page:
+            before = status
+            if all(_matches(status, word) for word in words):
+                found.append(status)
+                if len(found) == limit:
+                    break
+        if len(page) < (500 if words else limit):
+            before = None if len(found) < limit else before
+            break
+    is_more = before is not None and len(found) == limit
+    return {"flows": [flow_row(one) for one in found], "next": found[-1].id if is_more else None}
+
+
+def _matches(status: FlowStatus, word: str) -> bool:
+    """Whether a word is part of the id, the name or a label, or of the id of a job of the flow."""
+    labels = (f"{key}={value}" for key, value in status.labels.items())
+    texts = (status.id, status.name, *labels)
+    return any(word in text.lower() for text in texts) or word.startswith(f"{status.id.lower()}~")
+
+
+@router.get("/flows/{flow_id}/nodes/{name}/data")
+async def whole_data(console: Shared, flow_id: Name, name: Name) -> Response:
+    """The data of a node as a whole."""
+    flow = await console.client.flows.get(flow_id)
+    node = await flow.node(name)
+    job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
+    return PlainTextResponse(shown(job.data, whole=True)["text"])
+
+
+@router.get("/flows/{flow_id}/nodes/{name}/result")
+async def whole_result(console: Shared, flow_id: Name, name: Name) -> Response:
+    """The result of a node as a whole."""
+    flow = await console.client.flows.get(flow_id)
+    found = await flow.results([name])
+    return PlainTextResponse(shown(found.get(name), whole=True)["text"])
+
+
+@router.get("/flows/{flow_id}/nodes/{name}/logs")
+async def logs(
+    console: Shared, flow_id: Name, name: Name, after: Annotated[int, Query(ge=0)] = 0
+) -> dict[str, Any]:
+    """The log lines of a node after so many."""
+    flow = await console.client.flows.get(flow_id)
+    found = (await flow.logs({name: after}, limit=1_000))[name]
+    return {"lines": [masked_line(line) for line in found.lines], "total": found.total, "first": found.first}
+
+
+@router.get("/flows/{flow_id}/nodes/{name}")
+async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
+    """A node with its data, inputs, result, log and history; or an element of an array, by ``clean[17]``."""
+    flow: AsyncFlow = await console.client.flows.get(flow_id)
+    found = await flow.node(name)
+    view = await console.views.get(flow_id)
+    return {
+        **node_row(found),
+        "after": list(found.after),
+        "dependents": _dependents(view.snapshot, name),
+        "array": summary_of(found.progress),
+        "wait": await _wait(flow, found),
+        "spark_url": _spark_url(found.progress),
+        **await _payloads(console, flow, found),
+        **await _record(flow, found),
+    }
+
+
+def _dependents(snapshot: Snapshot, name: str) -> list[str]:
+    at = snapshot.index.get(name)
+    names = (snapshot.nodes[one].name for one, some in enumerate(snapshot.after) if at in some)
+    return [one for one, _ in zip(names, range(MAX_NAMED), strict=False)]
+
+
+async def _wait(flow: AsyncFlow, node: NodeStatus) -> str:
+    waits = await flow.waits([node])
+    return str(waits[node.name]) if node.name in waits else ""
+
+
+def _spark_url(progress: Any) -> str:
+    url = progress.get("spark_ui") if isinstance(progress, dict) else None
+    return url if isinstance(url, str) and url.startswith(("http://", "https://")) else ""
+
+
+async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
+    """Data, inputs and result; None for what was removed."""
+    found: dict[str, Any] = {"data": None, "result": None, "inputs": {}}
+    if "[" in node.name and node.name not in (await console.views.get(flow.id)).snapshot.index:
+        array, _, index = node.name.rpartition("[")
+        elements = flow.array(array)
+        at = int(index.rstrip("]"))
+        found["data"] = shown(await elements.item(at))
+        results = await elements.results(at, at + 1)
+        found["result"] = shown(results[at]) if at in results else None
+        return found
+    try:
+        job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
+        found["data"] = shown(job.data)
+        found["result"] = shown(job.result) if node.state == "completed" else None
+    except JobNotFound:
+        return found
+    try:
+        some = list(node.after[:MAX_NAMED])
+        found["inputs"] = {name: shown(value) for name, value in (await flow.results(some)).items()}
+    except (ResultRemoved, NodeNotFound):
+        pass
+    return found
+
+
+async def _record(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
+    """Log and history."""
+    found: dict[str, Any] = {"logs": {"lines": [], "total": 0, "first": 0}, "history": []}
+    try:
+        total = (await flow.logs({node.name: 0}, limit=1))[node.name].total
+        read = (await flow.logs({node.name: max(total - LOG_LINES, 0)}, limit=LOG_LINES))[node.name]
+        lines = [masked_line(line) for line in read.lines]
+        found["logs"] = {"lines": lines, "total": read.total, "first": read.first}
+        found["history"] = [
+            {"at": time_text(one.at), "what": one.kind, "detail": masked_line(one.detail)}
+            for one in await flow.node_history(node.name)
+        ]
+    except GlideMQError:
+        pass  # an element of an array has none of its own, and a removed job has lost its
+    return found
+
+
+@router.get("/flows/{flow_id}/nodes")
+async def nodes(  # noqa: PLR0913, PLR0917  its filters
+    console: Shared,
+    flow_id: Name,
+    group: str = "",
+    state: str = "",
+    search: str = "",
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> dict[str, Any]:
+    """Nodes of a flow, in its order: of a group, in a state, or with a text or pattern in their names."""
+    view = await console.views.get(flow_id)
+    snapshot = view.snapshot
+    folded = snapshot.find(group) if group else None
+    if group and folded is None:
+        raise NodeNotFound(f"flow {flow_id} has no group {group}")
+    places: Sequence[int] = folded.members if folded else range(len(snapshot.nodes))
+    if state:
+        places = [at for at in places if LETTERS.get(snapshot.letters[at]) == state]
+    if search:
+        pattern = search if "*" in search else f"*{search}*"
+        escaped = pattern.replace("[", "[[]")
+        places = [at for at in places if fnmatchcase(snapshot.nodes[at].name, escaped)]
+    names = [snapshot.nodes[at].name for at in places[offset : offset + limit]]
+    found = await view.flow.nodes(names) if names else []
+    return {"nodes": [node_row(one) for one in found], "total": len(places)}
+
+
+@router.get("/flows/{flow_id}/failures")
+async def failures(console: Shared, flow_id: Name) -> dict[str, Any]:
+    """The failed nodes by cause."""
+    flow = await console.client.flows.get(flow_id)
+    groups = failure_rows(await flow.failures())
+    for one in groups:
+        one["examples"] = [example["node"] or example["job_id"] for example in one["examples"]]
+    return {"groups": groups}
+
+
+@router.get("/flows/{flow_id}/timeline")
+async def timeline(
+    console: Shared, flow_id: Name, limit: Annotated[int, Query(ge=1, le=MAX_BARS)] = 200
+) -> dict[str, Any]:
+    """When nodes waited and ran: those of the critical path, then those that took longest."""
+    view = await console.views.get(flow_id)
+    every = await view.flow.nodes()
+    path = set(critical_path(every))
+    known = {node.name: node for node in every}
+    bars = [bar for node in every if (bar := _bar(node, known, path, view.snapshot))]
+    bars.sort(key=lambda bar: (not bar["critical"], -bar["seconds"]))
+    shown_bars = sorted(bars[:limit], key=lambda bar: bar["started_at"])
+    return {
+        "start": time_text(view.status.created_at),
+        "end": time_text(view.status.finished_at or await view.flow.now()),
+        "bars": shown_bars,
+        "total": len(bars),
+    }
+
+
+def _bar(
+    node: NodeStatus, known: Mapping[str, NodeStatus], path: set[str], snapshot: Snapshot
+) -> dict[str, Any] | None:
+    if node.started_at is None:
+        return None
+    ended = [known[one].finished_at for one in node.after if one in known]
+    ready = max((at for at in ended if at is not None), default=None)
+    end = node.finished_at
+    at = snapshot.index.get(node.name)
+    return {
+        "group": snapshot.groups[snapshot.group_of[at]].key if at is not None else node.name,
+        "label": node.name,
+        "state": node.state,
+        "ready_at": time_text(ready),
+        "started_at": time_text(node.started_at),
+        "finished_at": time_text(end),
+        "critical": node.name in path,
+        "seconds": (end - node.started_at).total_seconds() if end else 1e9,
+    }
+
+
+@router.get("/flows/{flow_id}/plan")
+async def plan(
+    console: Shared, flow_id: Name, action: Literal["retry", "restart", "cancel"]
+) -> dict[str, Any]:
+    """What an action is about to do."""
+    status = (await console.views.get(flow_id)).status
+    done, failed, open_ones = status.completed, status.failed, status.open
+    if action == "retry":
+        text = (
+            f"Runs {failed:,} nodes again: those that failed, and those that could not run because of them. "
+        )
+        return {"text": f"{text}{done:,} completed nodes keep their results.", "nodes": failed}
+    if action == "restart":
+        text = f"Runs all {status.total:,} nodes again, as a new generation. "
+        running = "The present one is cancelled. " if open_ones else ""
+        return {"text": f"{text}{running}Results of the present one are replaced.", "nodes": status.total}
+    text = f"Ends {open_ones:,} nodes: those that wait do not start, and running handlers are told to stop. "
+    return {"text": f"{text}{done:,} completed nodes keep their results.", "nodes": open_ones}
+
+
+@router.get("/flows/{flow_id}/live")
+async def live(console: Shared, flow_id: Name) -> Response:
+    """The changes of a flow as server-sent events, until it has ended."""
+    await console.views.get(flow_id)  # an error here is an answer; later it would only end the stream
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(_told(console, flow_id), media_type="text/event-stream", headers=headers)
+
+
+async def _told(console: Any, flow_id: Name) -> AsyncIterator[bytes]:
+    yield PULSE
+    async for change in console.live.changes(flow_id):
+        if change is None:
+            yield PULSE
+            continue
+        data = {"flow": flow_row(change["status"]), "states": change["states"]}
+        yield f"event: {change['kind']}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+@router.get("/flows/{flow_id}")
+async def flow(console: Shared, flow_id: Name) -> dict[str, Any]:
+    """A flow with its groups of nodes, where they are drawn, and their states."""
+    view = await console.views.get(flow_id)
+    snapshot, status = view.snapshot, view.status
+    groups = snapshot.drawn()
+    is_exact = len(snapshot.nodes) <= MAX_EXACT
+    path: list[int] = []
+    if is_exact:
+        every = await view.flow.nodes()
+        _add_times(groups, every, snapshot)
+        names = critical_path(every)
+        path = list(dict.fromkeys(snapshot.group_of[snapshot.index[name]] for name in names))
+    supervised = status.state.is_terminal or await view.flow.is_supervised()
+    return {
+        "flow": {**flow_row(status), "supervised": supervised},
+        "groups": groups,
+        "layers": snapshot.layers,
+        "path": path,
+        "is_exact": is_exact,
+    }
+
+
+def _add_times(groups: list[dict[str, Any]], nodes: Sequence[NodeStatus], snapshot: Snapshot) -> None:
+    """When the nodes of each group began and ended, and the elements of arrays."""
+    for at, some in _by_group(nodes, snapshot):
+        began = [node.started_at for node in some if node.started_at]
+        ended = [node.finished_at for node in some if node.finished_at]
+        groups[at]["started_at"] = time_text(min(began, default=None))
+        groups[at]["finished_at"] = time_text(max(ended, default=None)) if len(ended) == len(some) else None
+        groups[at]["array"] = summary_of(some[0].progress) if len(some) == 1 else None
+
+
+def _by_group(nodes: Sequence[NodeStatus], snapshot: Snapshot) -> Iterator[tuple[int, list[NodeStatus]]]:
+    found: dict[int, list[NodeStatus]] = {}
+    for node in nodes:
+        if (at := snapshot.index.get(node.name)) is not None:
+            found.setdefault(snapshot.group_of[at], []).append(node)
+    yield from found.items()

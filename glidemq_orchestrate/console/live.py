@@ -1,0 +1,187 @@
+"""Changes of flows as they happen: one reader a queue and one view a flow, however many look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from glidemq_orchestrate.clients.client import AsyncClient
+from glidemq_orchestrate.console.snapshots import FlowView, FlowViews
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.events import Event
+
+EVERY_SECONDS: Final = 0.5
+READ_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 2.0
+MANY: Final = 20_000
+MANY_AGAIN_SECONDS: Final = 15.0
+"""How often the states of all nodes are read, as starts of jobs are no events; of a large flow less often."""
+
+
+class QueueEvents:
+    """Reads the events of a queue while somebody listens.
+
+    Args:
+        client: Reads them.
+        queue: The queue.
+    """
+
+    def __init__(self, client: AsyncClient, queue: str) -> None:
+        self._reader = client.events(queue)
+        self.listeners: set[FlowLive] = set()
+        self._task = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                await self._reader.start()
+                for event in await self._reader.read(READ_SECONDS):
+                    for listener in self.listeners:
+                        listener.note(event)
+            except GlideMQError:
+                for listener in self.listeners:
+                    listener.is_stale = True
+                await asyncio.sleep(READ_SECONDS)
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._task.cancel()
+
+
+class FlowLive:
+    """Tells everybody who looks at a flow what has changed.
+
+    Args:
+        view: The flow.
+    """
+
+    def __init__(self, view: FlowView) -> None:
+        self.view, self.is_stale, self.is_over = view, False, False
+        self.listeners: set[asyncio.Queue[dict[str, Any] | None]] = set()
+        self._by_job = {node.job_id: node.name for node in view.snapshot.nodes}
+        self._sent: dict[int, dict[str, int]] = {}
+        self._is_dirty = True
+
+    @property
+    def queues(self) -> set[str]:
+        """The queues whose events concern it."""
+        return {node.queue for node in self.view.snapshot.nodes} | {self.view.flow.home}
+
+    def note(self, event: Event) -> None:
+        """Read an event of one of its queues."""
+        if event.is_gap:
+            self.is_stale = True
+            return
+        name = self._by_job.get(event.job_id or "")
+        if name is None:
+            self._is_dirty = self._is_dirty or event.flow_id == self.view.flow.id
+            return
+        if letter := _letter_of(event):
+            self.view.snapshot.changed(name, letter)
+        self._is_dirty = True
+
+    async def run(self) -> None:
+        """Tell until the flow has ended."""
+        loop = asyncio.get_running_loop()
+        snapshot = self.view.snapshot
+        again = MANY_AGAIN_SECONDS if len(snapshot.nodes) > MANY else AGAIN_SECONDS
+        read_at = loop.time()
+        self._sent = {at: group.states for at, group in enumerate(snapshot.groups)}
+        while not self.is_over:
+            await asyncio.sleep(EVERY_SECONDS)
+            with contextlib.suppress(GlideMQError):  # the page says that the server is away
+                if self.is_stale or loop.time() - read_at > again:
+                    await self.view.refresh(force=True)
+                    self.is_stale, read_at, self._is_dirty = False, loop.time(), True
+                elif self._is_dirty:
+                    self.view.status = await self.view.flow.status()
+                if self._is_dirty:
+                    await self._tell()
+
+    async def _tell(self) -> None:
+        view = self.view
+        self._is_dirty = False
+        if view.status.state.is_terminal:
+            await view.refresh(force=True)
+        states = {at: group.states for at, group in enumerate(view.snapshot.groups)}
+        changed = {at: found for at, found in states.items() if found != self._sent.get(at)}
+        self._sent = states
+        kind = "change"
+        if view.status.total != len(view.snapshot.nodes) or view.status.superseded_by is not None:
+            kind, self.is_over = "reload", True
+        elif view.status.state.is_terminal:
+            kind, self.is_over = "ended", True
+        for listener in self.listeners:
+            listener.put_nowait({"kind": kind, "states": changed, "status": view.status})
+
+
+def _letter_of(event: Event) -> str:
+    """The state of its node after an event; '' if it says nothing of that."""
+    if event.kind == "completed":
+        return "s" if "skipped" in event.fields else "c"
+    if event.kind == "failed":
+        return "f" if event.fields.get("failedReason", "").startswith(("upstream ", "cancelled: ")) else "F"
+    return ""
+
+
+class Live:
+    """Everything that is looked at now.
+
+    Args:
+        client: Reads it.
+        views: The views of flows.
+    """
+
+    def __init__(self, client: AsyncClient, views: FlowViews) -> None:
+        self._client, self._views = client, views
+        self._events: dict[str, QueueEvents] = {}
+        self._flows: dict[tuple[str, int], tuple[FlowLive, asyncio.Task[None]]] = {}
+
+    async def changes(self, flow_id: str) -> AsyncIterator[dict[str, Any]]:
+        """The changes of a flow, until it has ended or has other nodes."""
+        view = await self._views.get(flow_id)
+        live = self._join(view)
+        mine: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        live.listeners.add(mine)
+        try:
+            while True:
+                change = await mine.get()
+                if change is None:
+                    return
+                yield change
+                if change["kind"] != "change":
+                    return
+        finally:
+            live.listeners.discard(mine)
+            if not live.listeners:
+                self._leave(live)
+
+    def _join(self, view: FlowView) -> FlowLive:
+        key = view.flow._ref.flow_id, view.status.total  # noqa: SLF001
+        if (known := self._flows.get(key)) is not None and not known[0].is_over:
+            return known[0]
+        live = FlowLive(view)
+        for queue in live.queues:
+            if queue not in self._events:
+                self._events[queue] = QueueEvents(self._client, queue)
+            self._events[queue].listeners.add(live)
+        self._flows[key] = live, asyncio.get_running_loop().create_task(live.run())
+        return live
+
+    def _leave(self, live: FlowLive) -> None:
+        for key, (known, task) in list(self._flows.items()):
+            if known is live:
+                task.cancel()
+                del self._flows[key]
+        for queue, events in list(self._events.items()):
+            events.listeners.discard(live)
+            if not events.listeners:
+                events.stop()
+                del self._events[queue]
+
+    def stop(self) -> None:
+        """Read and tell nothing more."""
+        for live, _ in list(self._flows.values()):
+            self._leave(live)

@@ -1,0 +1,107 @@
+"""Flows, nodes, jobs and workers in the form in which the page gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import unquote
+
+from fastapi import Depends, Request
+from pydantic import AfterValidator
+
+from glidemq_orchestrate.console.shown import masked_line, time_text
+from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
+from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.queues.failure_groups import FailureGroups
+
+MAX_NAMES: Final = 20
+
+
+def _console(request: Request) -> Any:
+    return request.app.state.console
+
+
+Shared = Annotated[Any, Depends(_console)]
+Name = Annotated[str, AfterValidator(unquote)]
+"""A name in a path, which is not decoded before, as it may contain any character; see ``access.py``."""
+
+
+def flow_row(status: FlowStatus) -> dict[str, Any]:
+    """A flow."""
+    return {
+        "id": status.id,
+        "name": status.name,
+        "state": status.state,
+        "home": status.home,
+        "queue": status.queue,
+        "generation": status.generation,
+        "total": status.total,
+        "completed": status.completed,
+        "failed": status.failed,
+        "skipped": status.skipped,
+        "open": status.open,
+        "reason": masked_line(status.reason),
+        "labels": dict(status.labels),
+        "created_at": time_text(status.created_at),
+        "finished_at": time_text(status.finished_at),
+        "note": status.note,
+    }
+
+
+def node_row(node: NodeStatus) -> dict[str, Any]:
+    """A node, with some of its dependencies."""
+    return {
+        "name": node.name,
+        "queue": node.queue,
+        "job_id": node.job_id,
+        "job": node.job,
+        "state": node.state,
+        "attempts": node.attempts,
+        "reason": masked_line(node.reason),
+        "seconds": node.seconds,
+        "started_at": time_text(node.started_at),
+        "finished_at": time_text(node.finished_at),
+        "worker": node.worker,
+        "progress": node.progress,
+        "reruns": node.reruns,
+        "ignored": node.ignored,
+        "after": list(node.after[:MAX_NAMES]),
+        "after_count": len(node.after),
+    }
+
+
+def job_row(job: Job) -> dict[str, Any]:
+    """A job in a list."""
+    return {
+        "id": job.id,
+        "name": job.name,
+        "state": job.state,
+        "attempts": job.attempts_made,
+        "reason": masked_line(job.failed_reason or ""),
+        "created_at": time_text(job.created_at),
+        "started_at": time_text(job.started_at),
+        "finished_at": time_text(job.finished_at),
+        "flow_id": job.flow_id,
+        "node": job.node,
+    }
+
+
+def failure_rows(groups: FailureGroups) -> list[dict[str, Any]]:
+    """The groups of failures, the largest first."""
+    return [
+        {
+            "group": masked_line(one.group),
+            "count": one.count,
+            "reason": masked_line(one.samples[0].reason) if one.samples else "",
+            "first_at": time_text(one.first_at),
+            "last_at": time_text(one.last_at),
+            "examples": [_example(sample) for sample in one.samples],
+            "held_back": one.held_back,
+        }
+        for one in groups
+    ]
+
+
+def _example(sample: Any) -> Mapping[str, Any]:
+    job = sample.job_id
+    return {"job_id": job, "node": getattr(sample, "node", None), "flow_id": getattr(sample, "flow_id", None)}

@@ -1,0 +1,60 @@
+"""What the page changes of queues and jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+from fastapi import APIRouter
+
+from glidemq_orchestrate.console.parts import Name, Shared
+from glidemq_orchestrate.errors import JobStateConflict
+
+router = APIRouter()
+MAX_REPLAYED: Final = 1_000
+
+
+@router.post("/queues/{name}/pause")
+async def pause(console: Shared, name: Name) -> dict[str, Any]:
+    """Start no more jobs of a queue; running ones go on."""
+    await console.client.queue(name).pause()
+    return {"ok": True}
+
+
+@router.post("/queues/{name}/resume")
+async def resume(console: Shared, name: Name) -> dict[str, Any]:
+    """Start jobs of a queue again."""
+    await console.client.queue(name).resume()
+    return {"ok": True}
+
+
+@router.post("/queues/{name}/retry-failed")
+async def retry_failed(console: Shared, name: Name) -> dict[str, Any]:
+    """Run the failed jobs of a queue again; nodes of flows are for their flows."""
+    return {"ok": True, "count": await console.client.queue(name).retry_failed()}
+
+
+@router.post("/queues/{name}/jobs/{job_id}/retry")
+async def retry_job(console: Shared, name: Name, job_id: Name) -> dict[str, Any]:
+    """Run a failed job again."""
+    await console.client.queue(name).retry(job_id)
+    return {"ok": True}
+
+
+@router.post("/queues/{name}/replay-dead-letters")
+async def replay(console: Shared, name: Name) -> dict[str, Any]:
+    """Run the jobs of up to 1,000 dead letters of this queue again, and remove these letters."""
+    queue, count = console.client.queue(name), 0
+    for letter in await queue.dead_letters(limit=MAX_REPLAYED):
+        with contextlib.suppress(JobStateConflict):  # a node of a flow: that is retried as a whole
+            await queue.replay_dead_letter(letter.id)
+            count += 1
+    return {"ok": True, "count": count}
+
+
+@router.post("/queues/{name}/schedules/{schedule}/run")
+async def run_now(console: Shared, name: Name, schedule: Name) -> dict[str, Any]:
+    """Add the job of a schedule now, apart from its times."""
+    entry = await console.client.schedules(name).get(schedule)
+    job_id = await console.client.queue(name).add(entry.job, entry.data)
+    return {"ok": True, "job_id": job_id}

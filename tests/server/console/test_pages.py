@@ -1,0 +1,234 @@
+"""What the console's service answers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import ArrayNode, Flow, FlowNode, FlowProducer, FlowSpec, NewJob, Queue, Schedule
+from glidemq_orchestrate.clients.schedules import Schedules
+from tests.server.console.conftest import SECRET, WRITES, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.testclient import TestClient
+
+    from tests.conftest import Eventually, RunWorker
+
+NIGHT = "/api/flows/night%2F1"
+
+
+def get(console: TestClient, path: str, **params: Any) -> Any:
+    reply = console.get(path, params=params)
+    assert reply.status_code == 200, reply.text
+    assert SECRET not in reply.text
+    return reply.json()
+
+
+def test_flows_are_listed_newest_first_in_pages(console: TestClient, flows: FlowProducer) -> None:
+    for number in range(5):
+        flows.submit(
+            FlowSpec("n", [FlowNode("a", queue="etl")], labels={"dag": f"d{number}"}), flow_id=f"f{number}"
+        )
+    first = get(console, "/api/flows", limit=3)
+    assert [flow["id"] for flow in first["flows"]] == ["f4", "f3", "f2"]
+    second = get(console, "/api/flows", limit=3, cursor=first["next"])
+    assert ([flow["id"] for flow in second["flows"]], second["next"]) == (["f1", "f0"], None)
+    assert [flow["id"] for flow in get(console, "/api/flows", label="dag=d2")["flows"]] == ["f2"]
+    flows.get("f1").cancel("enough")
+    assert [flow["id"] for flow in get(console, "/api/flows", state="cancelled")["flows"]] == ["f1"]
+
+
+@pytest.mark.parametrize("words", ["night", "SALES", "dag_id=sales r1", "night/1~clean[3]"])
+def test_a_search_finds_ids_labels_and_jobs(console: TestClient, failed: Flow, words: str) -> None:
+    assert [flow["id"] for flow in get(console, "/api/flows", search=words)["flows"]] == [failed.id]
+    assert get(console, "/api/flows", search=f"{words} other")["flows"] == []
+
+
+def test_a_flow_is_folded_into_groups_in_layers(console: TestClient, failed: Flow) -> None:
+    found = get(console, NIGHT)
+    assert (found["flow"]["state"], found["layers"], found["is_exact"]) == ("failed", 3, True)
+    extract, clean, report = found["groups"]
+    assert (clean["label"], clean["count"], clean["after"]) == ("clean[0..11]", 12, [0])
+    assert (clean["states"], clean["causes"]) == ({"completed": 11, "failed": 1}, 1)
+    assert (report["states"], report["causes"], report["after"]) == ({"failed": 1}, 0, [1])
+    assert [group["layer"] for group in (extract, clean, report)] == [0, 1, 2]
+    assert extract["started_at"] <= clean["started_at"] <= clean["finished_at"]
+    assert found["path"] == [0, 1]
+
+
+def test_nodes_are_filtered_and_paged(console: TestClient, failed: Flow) -> None:
+    page = get(console, f"{NIGHT}/nodes", group="clean[0..11]", offset=10)
+    assert ([node["name"] for node in page["nodes"]], page["total"]) == (["clean[10]", "clean[11]"], 12)
+    bad = get(console, f"{NIGHT}/nodes", state="failed")
+    assert [node["name"] for node in bad["nodes"]] == ["clean[3]", "report"]
+    assert get(console, f"{NIGHT}/nodes", search="clean[1*")["total"] == 3
+    assert get(console, f"{NIGHT}/nodes", search="repo")["total"] == 1
+    assert console.get(f"{NIGHT}/nodes", params={"group": "no"}).status_code == 404
+
+
+def test_a_node_has_payloads_log_and_history_without_secrets(console: TestClient, failed: Flow) -> None:
+    node = get(console, f"{NIGHT}/nodes/clean%5B4%5D")
+    assert json.loads(node["result"]["text"]) == {"rows": 7, "password": "***"}
+    assert json.loads(node["inputs"]["extract"]["text"])["rows"] == 7
+    assert (node["logs"]["lines"], node["dependents"]) == (["clean[4] ran"], ["report"])
+    assert [entry["what"] for entry in node["history"]][-1] == "completed"
+    first = get(console, f"{NIGHT}/nodes/extract")
+    assert (first["data"]["masked"], "<b>monday</b>" in first["data"]["text"]) == (1, True)
+    bad = get(console, f"{NIGHT}/nodes/clean%5B3%5D")
+    assert bad["reason"] == "ValueError: no rows in postgresql://me:***@db/x"
+
+
+def test_failures_are_grouped_with_what_they_hold_back(console: TestClient, failed: Flow) -> None:
+    (group,) = get(console, f"{NIGHT}/failures")["groups"]
+    assert (group["group"], group["count"], group["held_back"]) == ("ValueError", 1, 1)
+    assert group["examples"] == ["clean[3]"]
+
+
+def test_the_timeline_has_waiting_and_running(console: TestClient, failed: Flow) -> None:
+    found = get(console, f"{NIGHT}/timeline")
+    assert found["total"] == 13
+    bar = next(bar for bar in found["bars"] if bar["label"] == "clean[4]")
+    assert found["start"] <= bar["ready_at"] <= bar["started_at"] <= bar["finished_at"] <= found["end"]
+    assert any(bar["critical"] for bar in found["bars"])
+
+
+def test_large_payloads_are_cut_with_a_way_to_the_whole(console: TestClient, flows: FlowProducer) -> None:
+    text = "x" * 50_000
+    flows.submit(FlowSpec("n", [FlowNode("a", data=[text], queue="etl")]), flow_id="f")
+    data = get(console, "/api/flows/f/nodes/a")["data"]
+    assert (data["is_cut"], len(data["text"])) == (True, 20_000)
+    assert console.get("/api/flows/f/nodes/a/data").json() == [text]
+
+
+def test_a_failed_flow_is_retried_restarted_and_cancelled(
+    console: TestClient, failed: Flow, eventually: Eventually
+) -> None:
+    assert "Runs 2 nodes again" in get(console, f"{NIGHT}/plan", action="retry")["text"]
+    assert console.post(f"{NIGHT}/retry", headers=WRITES).json() == {"state": "running"}
+    eventually(lambda: get(console, NIGHT)["flow"]["state"] == "failed")
+    assert console.post(f"{NIGHT}/nodes/extract/rerun", headers=WRITES).json()["changed"] == ["extract"]
+    assert console.post(f"{NIGHT}/restart", headers=WRITES).status_code == 200
+    eventually(lambda: get(console, NIGHT)["flow"]["generation"] == 1)
+    eventually(lambda: get(console, NIGHT)["flow"]["state"] == "failed")
+
+
+def test_a_running_flow_is_cancelled_with_a_reason(console: TestClient, flows: FlowProducer) -> None:
+    flows.submit(spec(), flow_id="f")
+    reply = console.post("/api/flows/f/cancel", headers=WRITES, json={"reason": "wrong day"})
+    assert reply.status_code == 200
+    assert "wrong day" in flows.get("f").status().reason
+
+
+def test_an_element_of_an_array_is_shown(
+    console: TestClient, flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    array = ArrayNode("clean", over=[{"n": 1}, {"n": 2}], queue="etl")
+    flow = flows.submit(FlowSpec("n", [array]), flow_id="f")
+    run_worker(["etl"], {"clean": lambda ctx: ctx.data["n"] * 10})
+    flow.wait(timeout=30)
+    (group,) = get(console, "/api/flows/f")["groups"]
+    assert group["array"] == {"elements": 2, "completed": 2, "failed": 0, "skipped": 0}
+    element = get(console, "/api/flows/f/nodes/clean%5B1%5D")
+    assert (element["state"], element["result"]["text"]) == ("completed", "20")
+    assert json.loads(element["data"]["text"]) == {"n": 2}
+
+
+def test_names_may_contain_anything(console: TestClient, flows: FlowProducer) -> None:
+    name = "a/b %25 ?&#é/nodes/x"
+    flows.submit(FlowSpec("n", [FlowNode(name, data={"k": 1}, queue="etl")]), flow_id="f/nodes/g")
+    path = "/api/flows/f%2Fnodes%2Fg/nodes/a%2Fb%20%2525%20%3F%26%23%C3%A9%2Fnodes%2Fx"
+    assert get(console, path)["name"] == name
+    assert console.get(f"{path}/data").json() == {"k": 1}
+
+
+def test_queues_workers_and_schedules(
+    console: TestClient, failed: Flow, queue: Queue, url: str, flows: FlowProducer
+) -> None:
+    queue.add_many([NewJob("other", delay=60)])
+    with Schedules("etl", url) as schedules, Queue("lonely", url) as lonely:
+        schedules.upsert("nightly", Schedule(cron="0 3 * * *", time_zone="Europe/Berlin"))
+        lonely.add("waits")
+        rows = {row["name"]: row for row in get(console, "/api/queues")["queues"]}
+        assert (rows["etl"]["counts"]["delayed"], rows["etl"]["workers"]) == (1, 1)
+        found = get(console, "/api/workers")
+        assert found["unserved"] == ["lonely"]
+        assert found["workers"][0]["queues"] == ["etl"]
+        (schedule,) = get(console, "/api/schedules")["schedules"]
+        assert (schedule["when"], schedule["zone"], schedule["queue"]) == (
+            "0 3 * * *",
+            "Europe/Berlin",
+            "etl",
+        )
+        about = get(console, "/api/queues/etl")
+        assert (about["failures"][0]["group"], about["counts"]["failed"]) == ("ValueError", 2)
+        assert sum(minute["completed"] for minute in about["minutes"]) == 12
+        page = get(console, "/api/queues/etl/jobs", state="failed", limit=1)
+        assert (len(page["jobs"]), page["next"]) == (1, 1)
+
+
+def test_a_queue_is_paused_and_its_dead_letters_are_replayed(
+    console: TestClient, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    assert console.post("/api/queues/etl/pause", headers=WRITES).json() == {"ok": True}
+    assert queue.is_paused()
+    assert console.post("/api/queues/etl/resume", headers=WRITES).json() == {"ok": True}
+    queue.set_dead_letter_queue("dead")
+    queue.add("breaks")
+    worker = run_worker(["etl"], {"breaks": lambda ctx: 1 / 0})
+    eventually(lambda: get(console, "/api/queues/etl")["dead_letters"] == {"queue": "dead", "count": 1})
+    worker.stop()
+    reply = console.post("/api/queues/etl/replay-dead-letters", headers=WRITES)
+    assert reply.json() == {"ok": True, "count": 1}
+    assert get(console, "/api/queues/etl")["dead_letters"]["count"] == 0
+
+
+def test_garbage_in_a_job_is_shown_as_such(
+    console: TestClient, flows: FlowProducer, redis_client: Any
+) -> None:
+    flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="etl"), FlowNode("b", queue="etl")]), flow_id="f")
+    redis_client.hset(f"glide:{{etl}}:job:{flow.node('a').job_id}", mapping={"data": "{", "state": "odd"})
+    assert get(console, "/api/flows/f")["groups"][0]["states"] == {"unknown": 1}
+    assert get(console, "/api/flows/f/nodes/a")["state"] == "unknown"
+
+
+def test_unknown_things_are_404_and_bad_filters_400(console: TestClient) -> None:
+    for path in ("/api/flows/no", "/api/flows/no/nodes", "/api/flows/no/live", "/api/queues/etl/jobs/no"):
+        reply = console.get(path)
+        assert (reply.status_code, bool(reply.json()["error"])) == (404, True), path
+    reply = console.get("/api/flows", params={"state": "odd"})
+    assert (reply.status_code, "state" in reply.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("nodes", [10_000])
+def test_a_large_flow_costs_few_calls(
+    console: TestClient, flows: FlowProducer, redis_client: Any, nodes: int
+) -> None:
+    parts = [f"part-{at}" for at in range(nodes)]
+    every = [
+        FlowNode("a"),
+        *(FlowNode(name, job="p", after=["a"]) for name in parts),
+        FlowNode("end", after=parts),
+    ]
+    flows.submit(FlowSpec("n", every, queue="nobody"), flow_id="f")
+    get(console, "/api/about")
+
+    def calls() -> int:
+        stats = redis_client.info("commandstats")
+        return sum(one["calls"] for name, one in stats.items() if name in ("cmdstat_fcall", "cmdstat_hscan"))
+
+    before = calls()
+    found = get(console, "/api/flows/f")
+    assert [group["label"] for group in found["groups"]] == ["a", f"part-0..{nodes - 1}", "end"]
+    assert calls() - before <= 15
+
+
+def test_a_read_only_console_has_no_route_that_changes(open_console: Callable[..., TestClient]) -> None:
+    console = open_console(read_only=True)
+    assert get(console, "/api/about")["read_only"] is True
+    paths = get(console, "/api/openapi.json")["paths"]
+    assert {method for path in paths.values() for method in path} == {"get"}
+    assert console.post("/api/queues/etl/pause", headers=WRITES).status_code in (404, 405)
