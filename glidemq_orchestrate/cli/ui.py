@@ -13,6 +13,7 @@ from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 RANDOM: Final = "random"
+BACKLOG: Final = 128
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -52,15 +53,15 @@ def ui(
     config = uvicorn.Config(
         served, host=host, port=port, log_level="warning", lifespan="on", timeout_graceful_shutdown=2
     )
-    sockets = [config.bind_socket()] if port == 0 else None
-    if sockets:
-        port = sockets[0].getsockname()[1]
+    listening = config.bind_socket()
+    listening.listen(BACKLOG)  # a request that comes before the server runs waits for it
+    port = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     console.print(
         f"http://{shown}:{port}/{f'?token={token}' if token else ''}", markup=False, highlight=False
     )
     console.print("Ctrl-C stops it.", markup=False)
-    uvicorn.Server(config).run(sockets=sockets)
+    uvicorn.Server(config).run(sockets=[listening])
 
 
 def _imported() -> tuple[Any, Any]:

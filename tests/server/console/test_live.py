@@ -1,0 +1,169 @@
+"""The console as it is served: changes while a flow runs, many who look, and a server that goes away."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Eventually, RunWorker
+
+
+class Ui:
+    """``glidemq ui`` in a process of its own."""
+
+    def __init__(self, url: str, *options: str) -> None:
+        command = [sys.executable, "-m", "glidemq_orchestrate", "ui", "--url", url, "--port", "0", *options]
+        env = os.environ | {"NO_COLOR": "1", "COLUMNS": "200"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        self.base = self.address.partition("?")[0].rstrip("/")
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.get(f"{self.base}{path}", timeout=30, **options)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        try:
+            return self.process.wait(10)
+        finally:
+            self.process.kill()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def start_ui() -> Iterator[Callable[..., Ui]]:
+    started: list[Ui] = []
+
+    def start(url: str, *options: str) -> Ui:
+        started.append(Ui(url, *options))
+        return started[-1]
+
+    yield start
+    for ui in started:
+        if ui.process.poll() is None:
+            ui.stop()
+
+
+def changes(base: str, flow_id: str) -> Iterator[tuple[str, Any]]:
+    """Kind and data of each event, until the stream ends."""
+    kind = ""
+    with httpx.stream("GET", f"{base}/api/flows/{flow_id}/live", timeout=60) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        for line in reply.iter_lines():
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield kind, json.loads(line.removeprefix("data: "))
+
+
+def fan_out(count: int) -> FlowSpec:
+    parts = [f"part[{at}]" for at in range(count)]
+    nodes = [FlowNode("a"), *(FlowNode(name, job="part", after=["a"]) for name in parts)]
+    return FlowSpec("n", [*nodes, FlowNode("end", after=parts)], queue="etl")
+
+
+def test_changes_arrive_until_the_flow_has_ended(
+    flows: FlowProducer, run_worker: RunWorker, url: str, start_ui: Callable[..., Ui]
+) -> None:
+    go_on = threading.Event()
+
+    def part(ctx: Context) -> None:
+        if ctx.node == "part[7]":
+            assert go_on.wait(60)
+
+    flows.submit(fan_out(8), flow_id="f")
+    ui = start_ui(url)
+    seen: list[tuple[str, Any]] = []
+    for kind, data in changes(ui.base, "f"):
+        if not seen:
+            run_worker(["etl"], {"a": lambda _: 1, "part": part, "end": lambda _: 1})
+        seen.append((kind, data))
+        if data["states"].get("1") == {"completed": 7, "active": 1}:
+            go_on.set()
+    assert go_on.is_set(), "what runs is seen while it runs"
+    kind, last = seen[-1]
+    assert (kind, last["flow"]["state"], last["flow"]["completed"]) == ("ended", "completed", 10)
+    found = ui.get("/api/flows/f").json()
+    assert [group["states"] for group in found["groups"]] == [{"completed": n} for n in (1, 8, 1)]
+
+
+def test_many_who_look_cost_what_one_costs(
+    flows: FlowProducer, redis_client: Any, url: str, start_ui: Callable[..., Ui], eventually: Eventually
+) -> None:
+    flows.submit(fan_out(50), flow_id="f")
+    ui = start_ui(url)
+    ui.get("/api/flows/f").raise_for_status()
+
+    def watch() -> None:
+        for _ in changes(ui.base, "f"):
+            pass
+
+    def rate(lookers: int) -> float:
+        threads = [threading.Thread(target=watch, daemon=True) for _ in range(lookers)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: _clients(redis_client) >= 1)
+        threading.Event().wait(1)
+        before = _calls(redis_client)
+        threading.Event().wait(4)
+        return (_calls(redis_client) - before) / 4
+
+    one, many = rate(1), rate(20)
+    assert many <= 2 * one + 4, (one, many)
+    assert many < 15, "some calls a second"
+    flows.get("f").cancel("seen")
+
+
+def _calls(client: Any) -> int:
+    stats = client.info("commandstats")
+    return sum(one["calls"] for name, one in stats.items() if name in ("cmdstat_fcall", "cmdstat_xread"))
+
+
+def _clients(client: Any) -> int:
+    return int(client.info("clients")["blocked_clients"])
+
+
+def test_it_goes_on_when_the_server_is_back(tmp_path: Any, start_ui: Callable[..., Ui]) -> None:
+    with EmbeddedServer(data_dir=tmp_path) as server, FlowProducer(server.url) as flows:
+        flows.submit(fan_out(3), flow_id="f")
+        ui, port = start_ui(server.url), int(server.url.rpartition(":")[2])
+        assert ui.get("/api/flows/f").status_code == 200
+    reply = ui.get("/api/flows/f")
+    assert (reply.status_code, bool(reply.json()["error"])) == (503, True)
+    with EmbeddedServer(data_dir=tmp_path, port=port):
+        for _ in range(20):
+            reply = ui.get("/api/flows/f")
+            if reply.status_code == 200:
+                break
+            threading.Event().wait(0.5)
+        assert reply.json()["flow"]["total"] == 5
+
+
+def test_beyond_this_machine_it_needs_a_token(url: str, start_ui: Callable[..., Ui]) -> None:
+    command = [sys.executable, "-m", "glidemq_orchestrate", "ui", "--url", url, "--host", "0.0.0.0"]  # noqa: S104
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "Fix: --token random" in refused.stderr) == (2, True), refused.stderr
+    ui = start_ui(url, "--host", "0.0.0.0", "--token", "random")  # noqa: S104
+    token = re.search(r"\?token=([\w-]{32})$", ui.address)
+    assert token, ui.address
+    assert ui.get("/api/about").status_code == 401
+    headers = {"authorization": f"Bearer {token[1]}"}
+    assert ui.get("/api/about", headers=headers).status_code == 200
+    assert ui.stop() in (0, 130)
