@@ -26,6 +26,7 @@ from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.texts import short_reason
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED, Attempt, has_passed
 from glidemq_orchestrate.jobs.option_values import MAX_DELAY_MS, delay_ms
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -114,10 +115,11 @@ def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str
 def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
     """The failure of a job whose name has no handler in this worker, nor in another live one of its queue."""
     worker = f"worker {socket.gethostname()} {os.getpid()} (known: {', '.join(known) or 'none'})"
+    queue, _ = split_shard(attempt.queue)
     return refuse(
         attempt,
         f"HandlerNotFound: no handler for job {attempt.name!r} in {worker}, nor in another live worker of "
-        f"queue {attempt.queue}. Fix: correct the job name, or start a worker with the code that has the "
+        f"queue {queue}. Fix: correct the job name, or start a worker with the code that has the "
         "handler; then retry",
     )
 

@@ -41,6 +41,7 @@ from glidemq_orchestrate.flows.portable.tables import (
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 
@@ -246,7 +247,8 @@ def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clo
         ]
         for node in late:
             limit = (node.policy.queue_timeout_ms or 0) / 1000
-            reason = f"queue timeout: no worker of queue {node.queue.queue} began it within {limit:g} s"
+            queue, _ = split_shard(node.queue.queue)
+            reason = f"queue timeout: no worker of queue {queue} began it within {limit:g} s"
             yield from _cancel([node], number, reason, now_ms, how="unstarted")
             found = True
     return found

@@ -39,6 +39,7 @@ local function end_node(ref, now)
     return
   end
   local queue = prefix:match('{(.*)}:$')
+  queue = queue:match('^(.+)~%d+~%w%w%w%w$') or queue -- a shard is not what its users have named
   local reason = 'queue timeout: no worker of queue ' .. queue .. ' began it within ' .. seconds(job[3])
     .. (job[4] and ': ' .. job[4] or '')
   L.end_nodes.fail_and_notify(flow, ref, reason, now)

@@ -12,7 +12,13 @@ import pytest
 
 from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState, Queue, Worker
 from glidemq_orchestrate.attempts import workers
-from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, FlowConflict, ShardsMismatch
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    FlowConflict,
+    JobFailed,
+    ShardsMismatch,
+)
 from glidemq_orchestrate.shards import SETTLE_MS, add_shards, shard_for, shard_name, split_shard
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -200,6 +206,21 @@ def test_a_wrong_number_of_shards_is_named(url: str, producer: FlowProducer) -> 
         producer._run(add_shards(QueueKeys("glide", "etl"), 4, 0))
     with pytest.raises(ConfigurationError, match="shards must be a number"):
         Worker(url, queues=["etl"], shards=0)
+
+
+def test_a_failure_for_want_of_a_worker_names_the_queue_and_not_the_shard(
+    url: str, producer: FlowProducer, run_worker: RunWorker
+) -> None:
+    with Queue("etl", url, shards=8) as queue:
+        alone = FlowNode("a", queue_timeout=0.2)
+        run_worker(["etl"], {"other": lambda ctx: None}, url, shards=8)
+        flow = producer.submit(FlowSpec("f", [alone], queue="etl"), flow_id=flow_in(2))
+        (failed,) = flow.wait(timeout=30).failed
+        assert failed.reason.startswith("queue timeout: no worker of queue etl began it within 0.2 s")
+        job = queue.get_job(queue.add("unknown"))
+        assert split_shard(job.queue)[1] is not None
+        with pytest.raises(JobFailed, match=r"nor in another live worker of queue etl\. Fix: correct"):
+            queue.add_and_wait("unknown", timeout=30)
 
 
 def test_a_wait_names_the_queue_and_not_the_shard(url: str, producer: FlowProducer) -> None:
