@@ -56,7 +56,7 @@ class Serving:
     """What a worker serves, passed to the start hooks that take an argument.
 
     Attributes:
-        queues: Their names.
+        queues: Their names, as the worker got them: a queue with shards is one.
         settings: The connection with its prefix, for clients that the hook creates.
     """
 

@@ -209,7 +209,8 @@ class Worker(HandlerService, RegistersHandlers):
                 await self._run(workers.open_queues([keys]))
             except ProtocolError as exc:  # keys of one queue are broken: still serve the others
                 self._failures.report(f"queue {name}", exc)
-        for hook in self.handlers.starting(Serving(tuple(self._queues), self._settings)):
+        queues = tuple(keys.queue for keys in self._named)
+        for hook in self.handlers.starting(Serving(queues, self._settings)):
             await self._run_hook(hook)
         if not (self.handlers.names or self.handlers.takes_all):
             logger.warning(
@@ -271,7 +272,8 @@ class Worker(HandlerService, RegistersHandlers):
         """Register on a queue; returns False if that failed. Before the start hooks it would be too early."""
         try:
             await self._chores[name].announce()
-            await self._chores[name].compare_code()
+            if self._queues[name] in self._named:  # those that serve its shards serve the queue itself too
+                await self._chores[name].compare_code()
         except GlideMQError as exc:
             self._failures.report(f"registration of queue {name}", exc)
             return False

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState, Queue, Worker
+from glidemq_orchestrate import (
+    ArrayNode,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    Handlers,
+    Queue,
+    Worker,
+)
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -22,6 +31,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.shards import SETTLE_MS, add_shards, shard_for, shard_name, split_shard
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.handlers.registered import Serving
 from glidemq_orchestrate.worker.services import worker
 from tests.conftest import RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries
@@ -221,6 +231,21 @@ def test_a_failure_for_want_of_a_worker_names_the_queue_and_not_the_shard(
         assert split_shard(job.queue)[1] is not None
         with pytest.raises(JobFailed, match=r"nor in another live worker of queue etl\. Fix: correct"):
             queue.add_and_wait("unknown", timeout=30)
+
+
+def test_a_worker_starts_with_the_names_of_its_queues(
+    url: str, producer: FlowProducer, run_worker: RunWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for queue in ("etl", "spark"):
+        producer._run(add_shards(QueueKeys("glide", queue), 8, 0))
+    told, handlers = list[Serving](), Handlers()
+    handlers.on_start(told.append)
+    handlers.handler("a")(lambda ctx: "this")
+    run_worker(["etl", "spark"], {"a": lambda ctx: "that"}, url)
+    run_worker(["etl", "spark"], handlers, url)
+    assert [one.queues for one in told] == [("etl", "spark")]
+    lines = [line.getMessage() for line in caplog.records if "has other code for" in line.getMessage()]
+    assert [line.partition(":")[0] for line in lines] == ["queue etl", "queue spark"]
 
 
 def test_a_wait_names_the_queue_and_not_the_shard(url: str, producer: FlowProducer) -> None:
