@@ -17,6 +17,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.log import about
@@ -244,10 +245,11 @@ def _running(attempt: Attempt) -> Iterator[None]:
     if attempt.options.trace:
         origin = TraceContextTextMapPropagator().extract({"traceparent": attempt.options.trace})
         links.append(trace.Link(trace.get_current_span(origin).get_span_context()))
+    queue, shard = split_shard(attempt.queue)
     attributes: dict[str, str | int] = {
         "messaging.system": telemetry.SYSTEM,
         "messaging.operation.type": "process",
-        "messaging.destination.name": attempt.queue,
+        "messaging.destination.name": queue,
         "messaging.message.id": attempt.job_id,
         "glidemq.job.name": attempt.name,
         "glidemq.attempt": attempt.attempts_made + 1,
@@ -255,7 +257,9 @@ def _running(attempt: Attempt) -> Iterator[None]:
     if attempt.flow_id:
         attributes |= {"glidemq.flow.id": attempt.flow_id, "glidemq.node": attempt.node or ""}
         attributes["glidemq.flow.generation"] = attempt.generation
+    if shard is not None:
+        attributes["messaging.destination.partition.id"] = str(shard)
     with tracer.start_as_current_span(
-        f"process {attempt.queue}", kind=trace.SpanKind.CONSUMER, attributes=attributes, links=links
+        f"process {queue}", kind=trace.SpanKind.CONSUMER, attributes=attributes, links=links
     ):
         yield

@@ -82,3 +82,16 @@ def test_the_nodes_of_a_flow_are_linked_to_its_submission(
     assert {span.attributes["glidemq.node"] for span in runs} == {"a", "b"}
     again = flows.submit(FlowSpec("nightly", nodes), flow_id="f")
     assert again.status().completed == 2, "it is the same flow"
+
+
+def test_a_run_in_a_shard_is_one_of_its_queue(
+    url: str, spans: InMemorySpanExporter, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    with Queue("etl", url, shards=2) as queue:
+        queue.add_many([NewJob("work") for _ in range(2)])
+        run_worker(["etl"], {"work": lambda _: None})
+        eventually(lambda: len(named(spans, "process etl")) == 2)
+    assert len(named(spans, "send etl")) == 1
+    runs = [span.attributes for span in named(spans, "process etl")]
+    assert {run["messaging.destination.name"] for run in runs} == {"etl"}
+    assert {run["messaging.destination.partition.id"] for run in runs} == {"0", "1"}
