@@ -200,4 +200,4 @@ constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
 
 clean:  ## Remove everything that was made here.
-	rm -rf $(VENV) .matrix .bench .demo .site dist build
+	rm -rf $(VENV) .matrix .bench .demo .site dist build ui/node_modules

@@ -128,10 +128,13 @@ export function useData(parts, params = {}, every = 5000) {
   };
 }
 
-/** Live changes of a flow. EventSource reconnects by itself, except after an error answer. */
-export function useLive(id, isOn, onChange, onEnd) {
+/**
+ * Live changes of a flow. EventSource reconnects by itself, except after an error answer. `reload` is called at the
+ * end and after a break: it finds out what has happened.
+ */
+export function useLive(id, isOn, onChange, reload) {
   const handlers = useRef();
-  handlers.current = { onChange, onEnd };
+  handlers.current = { onChange, reload };
   useEffect(() => {
     if (!isOn) return undefined;
     let source;
@@ -150,9 +153,10 @@ export function useLive(id, isOn, onChange, onEnd) {
       });
       source.addEventListener("ended", () => {
         source.close();
-        handlers.current.onEnd();
+        handlers.current.reload();
       });
       source.onerror = () => {
+        handlers.current.reload();
         if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, 3000);
       };
     };

@@ -32,10 +32,10 @@ function view([section, one, kind, name]) {
 
 function Missing() {
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <h1>There is no such page</h1>
       <p>The link may be incomplete. <a href={link(["flows"])}>All flows</a></p>
-    </main>
+    </>
   );
 }
 
@@ -60,7 +60,7 @@ function App() {
         {isAway.value && <p class="banner">The queue server cannot be reached. This page goes on by itself.</p>}
       </div>
       <p class="hidden" role="status" aria-live="polite">{news.value}</p>
-      {needsToken.value ? <Token /> : <Guard key={path}>{page}</Guard>}
+      <main id="main" tabIndex="-1">{needsToken.value ? <Token /> : <Guard key={path}>{page}</Guard>}</main>
       <Dialog />
       <footer>
         {about.value && `GlideMQ ${str(about.value.version)}, server ${str(about.value.server)}${about.value.prefix ? `, prefix ${str(about.value.prefix)}` : ""}. `}
@@ -105,7 +105,7 @@ function Token() {
     }
   };
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <h1>Token needed</h1>
       <p>This console is protected by a token. It is the value of <code>--token</code> of <code>glidemq ui</code>.</p>
       <form class="filters" onSubmit={send}>
@@ -116,7 +116,7 @@ function Token() {
         <button type="submit" class="main">Continue</button>
       </form>
       {problem && <p class="problem" role="alert">{problem}</p>}
-    </main>
+    </>
   );
 }
 

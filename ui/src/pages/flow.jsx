@@ -30,26 +30,33 @@ function merge(data, change) {
   for (const [index, states] of Object.entries(change.states ?? {})) {
     if (groups[index] && states) groups[index] = { ...groups[index], states };
   }
-  return { ...data, groups, flow: { ...data.flow, ...change.flow } };
+  return { ...data, groups, flow: { ...data.flow, ...change.flow, total: data.flow.total } };
 }
 
-/** The flow, changed as it changes; loaded again when it has other nodes, and every 15 s. */
+/** The flow, changed as it changes; loaded again when it has other nodes, and at times: changes have no elements. */
 function useFlow(id) {
   const [every, setEvery] = useState(15000);
   const source = useData(["flows", id], {}, every);
   const { flow } = source.data ?? {};
   const isLive = Boolean(flow) && !isOver(flow);
-  const state = useRef(null);
+  const hasArrays = list(source.data?.groups).some((group) => group.array);
+  const before = useRef(null);
+  const loaded = useRef(0);
   useEffect(() => {
     if (!flow) return;
-    setEvery(isOver(flow) ? 30000 : 15000);
+    setEvery(isOver(flow) ? 30000 : hasArrays ? 5000 : 15000);
     document.title = `${wordOf(flow.state)}: ${cut(flow.name || flow.id, 60)} - GlideMQ`;
-    if (state.current && state.current !== flow.state) announce(`The flow is now ${wordOf(flow.state)}.`);
-    state.current = flow.state;
-  }, [flow?.state, flow?.name]);
+    const old = before.current;
+    if (old && old.state !== flow.state) announce(`The flow is now ${wordOf(flow.state)}.`);
+    else if (old && old.failed < flow.failed) announce(`${plural(flow.failed, "node")} failed.`);
+    before.current = { state: flow.state, failed: flow.failed };
+  }, [flow?.state, flow?.name, flow?.failed, hasArrays]);
   useLive(id, isLive, (change) => {
-    if (change?.flow?.total !== undefined && change.flow.total !== flow.total) source.reload();
-    else if (change) source.change((data) => merge(data, change));
+    const isOther = change?.flow?.total !== undefined && change.flow.total !== flow.total;
+    if (isOther && Date.now() - loaded.current > 3000) {
+      loaded.current = Date.now();
+      source.reload();
+    } else if (change) source.change((data) => merge(data, change));
   }, source.reload);
   return { ...source, isLive };
 }
@@ -71,7 +78,7 @@ export function Flow({ id }) {
     else go(["flows", id, "nodes", one.key]);
   };
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <Head flow={data.flow} groups={groups} id={id} reload={source.reload} />
       <Problem error={source.error} />
       <Wrong id={id} flow={data.flow} groups={groups} failures={failures} />
@@ -97,7 +104,7 @@ export function Flow({ id }) {
       {view === "timeline" && <Times id={id} isLive={isLive} groups={groups} />}
       {view === "nodes" && <><h2>Nodes</h2><Nodes id={id} version={isLive} /></>}
       {view === "errors" && <Errors id={id} source={failures} flow={data.flow} />}
-    </main>
+    </>
   );
 }
 
@@ -119,7 +126,7 @@ function Head({ flow, groups, id, reload }) {
       <p>{plural(flow.total, "node")}</p>
       <Bar isWordy states={total(groups)} href={(state) => flowLink(id, { view: "nodes", state })} />
       <p class="buttons">
-        {["failed", "cancelled"].includes(flow.state) && <Change id={id} action="retry" title="Retry what failed" reload={reload} />}
+        {["failed", "cancelled"].includes(flow.state) && <Change id={id} action="retry" title="Retry failed nodes" reload={reload} />}
         <Change id={id} action="restart" title="Restart the flow" reload={reload} />
         {!isOver(flow) && <Change id={id} action="cancel" title="Cancel the flow" reload={reload} isDanger />}
       </p>

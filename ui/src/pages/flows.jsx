@@ -43,7 +43,7 @@ export function Flows() {
   const filter = (changes) => setParams({ cursor: "", ...changes });
   const rows = list(source.data?.flows);
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <h1>Flows</h1>
       <form class="filters" role="search" aria-label="Flows" onSubmit={(event) => event.preventDefault()}>
         <Search label="Search" value={search ?? ""} hint="Flow id, name, Airflow DAG or run, Dagster run, job id"
@@ -62,6 +62,6 @@ export function Flows() {
         {cursor && <a href={link(["flows"], { ...route.value.params, cursor: "" })}>Newest flows</a>}
         {source.data?.next && <a href={link(["flows"], { ...route.value.params, cursor: source.data.next })}>Older flows</a>}
       </nav>
-    </main>
+    </>
   );
 }

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, url, useData } from "../api.js";
 import { flowLink, link, nodeLink, queueLink } from "../route.js";
 import { Action } from "../parts/dialog.jsx";
-import { State } from "../parts/states.jsx";
+import { State, wordOf } from "../parts/states.jsx";
 import { Pending, Problem, Table } from "../parts/table.jsx";
 import { Copy, Payload, cut, list, number, plural, str, webLink } from "../parts/text.jsx";
 import { Lasted, Time, duration } from "../parts/time.jsx";
@@ -14,13 +14,13 @@ export function Node({ id, name }) {
   const source = useData(["flows", id, "nodes", name], {}, 5000);
   const node = source.data;
   useEffect(() => {
-    document.title = `${cut(name, 60)} - GlideMQ`;
-  }, [name]);
+    document.title = `${node ? `${wordOf(node.state)}: ` : ""}${cut(name, 60)} - GlideMQ`;
+  }, [name, node?.state]);
   if (!node) return <Pending source={source} title={name}><p><a href={flowLink(id)}>The flow</a></p></Pending>;
   const isOver = ENDED.includes(node.state);
   const whole = (what) => url(["flows", id, "nodes", name, what]);
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <header class="head">
         <p class="crumbs"><a href={link(["flows"])}>Flows</a> / <a href={flowLink(id)}>{cut(id, 60)}</a></p>
         <h1><State state={node.state} /> {name}</h1>
@@ -55,7 +55,7 @@ export function Node({ id, name }) {
         <Table label="History" rows={list(node.history)} none="No event is recorded."
           columns={[["When", (row) => <Time at={row.at} />], ["What", (row) => str(row.what)], ["Detail", (row) => cut(row.detail, 500), "wide"]]} />
       </section>
-    </main>
+    </>
   );
 }
 

@@ -1,5 +1,5 @@
 // A queue: counts, rates, latencies, errors, limits, workers and jobs.
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { post, useData } from "../api.js";
 import { flowLink, link, nodeLink, queueLink, route, setParams } from "../route.js";
 import { Bar } from "../parts/bar.jsx";
@@ -24,7 +24,7 @@ export function Queue({ name }) {
   const { counts } = queue;
   const waits = counted(counts).some(([state]) => ["waiting", "prioritized"].includes(state));
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <header class="head">
         <p class="crumbs"><a href={link(["queues"])}>Queues</a></p>
         <h1>{name}</h1>
@@ -48,7 +48,7 @@ export function Queue({ name }) {
       <Limits limits={queue.limits} dead={queue.dead_letters} />
       <section><h2>Workers</h2><WorkerTable workers={queue.workers} none="No worker serves this queue." /></section>
       <Jobs name={name} />
-    </main>
+    </>
   );
 }
 
@@ -117,9 +117,13 @@ function Limits({ limits, dead }) {
 function Jobs({ name }) {
   const { state = "waiting", cursor } = route.value.params;
   const source = useData(["queues", name, "jobs"], { state, limit: 50, cursor });
+  const heading = useRef();
+  useEffect(() => {
+    if (route.peek().params.state && document.activeElement?.tagName !== "SELECT") heading.current.scrollIntoView();
+  }, [state, cursor]);
   return (
     <section>
-      <h2 id="jobs">Jobs</h2>
+      <h2 ref={heading}>Jobs</h2>
       <div class="filters">
         <Choice label="State" value={state} options={JOB_STATES.map((one) => [one, wordOf(one)])} onChange={(value) => setParams({ state: value, cursor: "" })} />
       </div>

@@ -17,7 +17,7 @@ const COLUMNS = [
   ["Queue", (queue) => <a class="name" href={queueLink(str(queue.name))}>{cut(queue.name, 60)}</a>],
   ["Jobs", (queue) => <Bar states={queue.counts} />, "bars"],
   ["Waiting", count("waiting"), "number"],
-  ["Running", count("active"), "number"],
+  ["Active", count("active"), "number"],
   ["Delayed", count("delayed"), "number"],
   ["Failed", count("failed"), "number"],
   ["Oldest waits", (queue) => (Number.isFinite(queue.oldest_seconds) ? duration(queue.oldest_seconds) : "-"), "number"],
@@ -35,12 +35,12 @@ export function Queues() {
   const [text, setText] = useState("");
   const rows = list(source.data?.queues).filter((queue) => str(queue.name).toLowerCase().includes(text.toLowerCase()));
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <h1>Queues</h1>
       <div class="filters"><Search label="Name" value={text} onChange={setText} /></div>
       <Problem error={source.error} />
       {source.data && <Table label="Queues" columns={COLUMNS} rows={rows} keyOf={(queue) => queue.name} none="There is no queue." />}
       {!source.data && !source.error && <p class="quiet">Loading…</p>}
-    </main>
+    </>
   );
 }

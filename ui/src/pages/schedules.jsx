@@ -13,7 +13,7 @@ export function Schedules() {
   const rows = list(source.data?.schedules).filter((one) =>
     `${str(one.name)} ${str(one.queue)} ${str(one.job)}`.toLowerCase().includes(text.toLowerCase()));
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <h1>Schedules</h1>
       <div class="filters"><Search label="Name, queue or job" value={text} onChange={setText} /></div>
       <Problem error={source.error} />
@@ -30,7 +30,7 @@ export function Schedules() {
         ]} />
       )}
       {!source.data && !source.error && <p class="quiet">Loading…</p>}
-    </main>
+    </>
   );
 }
 

@@ -61,7 +61,7 @@ export function Workers() {
   const source = useData(["workers"]);
   const unserved = list(source.data?.unserved);
   return (
-    <main id="main" tabIndex="-1">
+    <>
       <h1>Workers</h1>
       <Problem error={source.error} />
       {unserved.length > 0 && (
@@ -72,6 +72,6 @@ export function Workers() {
       )}
       {source.data && <WorkerTable workers={source.data.workers} none="No worker runs." />}
       {!source.data && !source.error && <p class="quiet">Loading…</p>}
-    </main>
+    </>
   );
 }

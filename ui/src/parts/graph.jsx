@@ -9,7 +9,7 @@ const WIDE = 196;
 const HIGH = 52;
 const LAYER = 246;
 const PLACE = 72;
-export const MOST = 3000; // more boxes than this are of no use to an eye, and slow
+export const MOST = 1500; // more boxes are of no use to the eye, and take seconds to draw
 
 const paint = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
@@ -87,9 +87,9 @@ function palette() {
 function box(group, isCritical, colours) {
   const { name, many } = title(group);
   const lead = leading(statesOf(group));
-  const room = 23 - many.length;
+  const room = 21 - many.length;
   return {
-    text: `${cut(name, Math.max(8, room))} ${many}\n${cut(words(group), 27)}`,
+    text: `${cut(name, Math.max(8, room))} ${many}\n${cut(words(group), 24)}`,
     picture: picture(group, colours),
     border: colours[colourOf(lead)],
     thick: isCritical || lead === "failed" ? 3 : 1,
@@ -108,13 +108,14 @@ const styles = (colours, isLarge) => [
       "text-valign": "center", "text-halign": "right", "text-margin-x": 32 - WIDE, "text-margin-y": -3, "line-height": 1.25, "min-zoomed-font-size": 5,
     },
   },
+  { selector: "node.far", style: { "background-color": "data(border)", "background-image-opacity": 0, "text-opacity": 0 } },
   { selector: "node:selected", style: { "background-color": paint("surface"), "border-width": 4, "border-color": colours.accent } },
   { selector: "node:active", style: { "overlay-opacity": 0.08 } },
   {
     selector: "edge",
     style: {
       width: 1.5, "line-color": colours.line, "target-arrow-color": colours.line, opacity: isLarge ? 0.5 : 0.9,
-      ...(isLarge ? { "curve-style": "straight" } : {
+      ...(isLarge ? { "curve-style": "haystack", "haystack-radius": 0 } : {
         "curve-style": "unbundled-bezier", "control-point-distances": "data(bend)", "control-point-weights": "data(weights)", "edge-distances": "endpoints",
         "target-arrow-shape": "triangle", "source-endpoint": "50% 0%", "target-endpoint": "-50% 0%",
       }),
@@ -141,14 +142,20 @@ function elements(groups, path, colours) {
   return { nodes, edges };
 }
 
-/** Control points that let an edge leave and arrive horizontally, relative to the straight line. */
+/**
+ * Two control points, relative to the straight line, that let an edge leave and arrive horizontally. It changes its row
+ * just before its target: between the layers before it there may be boxes.
+ */
 function curve(from, to) {
   const wide = to.x - from.x - WIDE;
   const high = to.y - from.y;
-  const square = wide * wide + high * high || 1;
-  const weight = (wide * wide) / 2 / square;
-  const bend = (wide * high) / 2 / Math.sqrt(square);
-  return { weights: `${weight.toFixed(4)} ${(1 - weight).toFixed(4)}`, bend: `${bend.toFixed(2)} ${(-bend).toFixed(2)}` };
+  const length = Math.hypot(wide, high) || 1;
+  const turn = Math.max(wide / 2, wide - (LAYER - WIDE) / 2);
+  const points = [[turn, 0], [turn, high]];
+  return {
+    weights: points.map(([x, y]) => ((x * wide + y * high) / length ** 2).toFixed(4)).join(" "),
+    bend: points.map(([x, y]) => ((y * wide - x * high) / length).toFixed(2)).join(" "),
+  };
 }
 
 const at = (group) => ({ x: (Number(group.layer) || 0) * LAYER, y: (Number(group.place) || 0) * PLACE });
@@ -161,6 +168,27 @@ function show(cy, groups) {
   const failed = groups.findIndex((group) => group.causes > 0 || group.states?.failed);
   const running = groups.findIndex((group) => group.states?.active);
   focus(cy, failed >= 0 ? failed : running >= 0 ? running : 0);
+}
+
+/** Draw the boxes anew that have changed. */
+function refresh({ cy, colours }, { groups, path }) {
+  const critical = new Set(path);
+  cy.batch(() => {
+    groups.forEach((group, index) => {
+      const node = cy.getElementById(`${index}`);
+      if (!node.length) return;
+      const next = box(group, critical.has(index), colours);
+      if (next.text !== node.data("text") || next.picture !== node.data("picture")) node.data(next);
+    });
+  });
+}
+
+/** From far away, boxes are filled with the colour of their state instead of an icon and a text. */
+function farOrNear(cy) {
+  const isFar = cy.zoom() < 0.3;
+  if (isFar === cy.scratch("isFar")) return;
+  cy.scratch("isFar", isFar);
+  cy.batch(() => cy.nodes().toggleClass("far", isFar));
 }
 
 /** As high as the graph needs at its width, within the limits of the style sheet. */
@@ -182,6 +210,7 @@ export function Graph({ groups, path, selected, onOpen }) {
   const graph = useRef(null);
   const [isReady, setReady] = useState(false);
   const shape = `${groups.length} ${theme.value} ${groups.map((one) => list(one.after).length).reduce((sum, one) => (sum * 31 + one) % 1e9, 7)}`;
+  const changing = useRef(null);
   const latest = useRef();
   latest.current = { groups, onOpen, path };
 
@@ -189,7 +218,7 @@ export function Graph({ groups, path, selected, onOpen }) {
     const colours = palette();
     fitHeight(container.current, groups);
     const parts = elements(groups, path, colours);
-    const isLarge = parts.nodes.length > 800 || parts.edges.length > 1500;
+    const isLarge = parts.nodes.length > 500 || parts.edges.length > 1000;
     const cy = cytoscape({
       container: container.current,
       elements: parts,
@@ -206,7 +235,9 @@ export function Graph({ groups, path, selected, onOpen }) {
     cy.on("tap", "node", (event) => latest.current.onOpen(Number(event.target.id())));
     cy.on("mouseover", "node", () => (container.current.style.cursor = "pointer"));
     cy.on("mouseout", "node", () => (container.current.style.cursor = ""));
+    cy.on("zoom", () => farOrNear(cy));
     show(cy, groups);
+    farOrNear(cy);
     graph.current = { cy, colours };
     setReady(true);
     return () => {
@@ -216,17 +247,13 @@ export function Graph({ groups, path, selected, onOpen }) {
   }, [shape]);
 
   useEffect(() => {
-    const { cy, colours } = graph.current ?? {};
-    if (!cy) return;
-    const critical = new Set(path);
-    cy.batch(() => {
-      groups.forEach((group, index) => {
-        const node = cy.getElementById(`${index}`);
-        if (!node.length) return;
-        const next = box(group, critical.has(index), colours);
-        if (next.text !== node.data("text") || next.picture !== node.data("picture")) node.data(next);
-      });
-    });
+    // A large graph takes longer to draw, so it changes less often.
+    const wait = groups.length > 500 ? 2000 : 0;
+    if (changing.current) return;
+    changing.current = setTimeout(() => {
+      changing.current = null;
+      if (graph.current) refresh(graph.current, latest.current);
+    }, wait);
   }, [groups]);
 
   useEffect(() => {

@@ -8,7 +8,7 @@ import { Choice, Search } from "./table.jsx";
 import { cut, list, number, plural, str } from "./text.jsx";
 
 const STEP = 200;
-const KINDS = [["", "all"], ["failed", "with failures"], ["active", "running"], ["open", "not ended"], ["path", "critical path"]];
+const KINDS = [["", "all"], ["failed", "with failures"], ["active", "active"], ["open", "not ended"], ["path", "critical path"]];
 
 function matches(group, kind, isCritical) {
   if (kind === "path") return isCritical;

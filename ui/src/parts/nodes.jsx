@@ -37,7 +37,7 @@ export function Nodes({ id, group, version }) {
       <Problem error={source.error} />
       {source.data ? (
         <>
-          <Table label="Nodes" columns={columns(id)} rows={list(source.data.nodes)} keyOf={(node) => node.name}
+          <Table label="List of nodes" columns={columns(id)} rows={list(source.data.nodes)} keyOf={(node) => node.name}
             isLoading={source.isLoading} none="No node matches these filters." />
           <Pages total={Number(source.data.total) || 0} offset={from} limit={LIMIT} noun="node"
             onMove={(next) => setParams({ offset: next || "" })} />

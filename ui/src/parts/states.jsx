@@ -9,19 +9,19 @@ const STATES = {
   skipped: { word: "skipped", line: `${RING}M4 12L12 4` },
   failed: { word: "failed", fill: "M8 0L16 8 8 16 0 8z", cut: "M5.5 5.5l5 5M10.5 5.5l-5 5" },
   cancelled: { word: "cancelled", fill: SQUARE, cut: "M5 8h6" },
-  active: { word: "running", fill: "M2.5 1v14L15 8z" },
+  active: { word: "active", fill: "M2.5 1v14L15 8z" },
   waiting: { word: "waiting", line: `${RING}M5.4 8h.1M8 8h.1M10.6 8h.1` },
   prioritized: { word: "waiting with priority", colour: "waiting", line: `${RING}M8 11V5M5.6 7.4L8 5l2.4 2.4` },
   "group-waiting": { word: "waiting for its key", colour: "waiting", line: `${SQUARE}M5.4 8h.1M8 8h.1M10.6 8h.1` },
   delayed: { word: "delayed", line: `${RING}M8 4.6V8l2.4 1.8` },
   suspended: { word: "suspended", colour: "delayed", fill: "M3 2h4v12H3zM9 2h4v12H9z" },
-  "waiting-children": { word: "waits for dependencies", colour: "blocked", dash: RING },
+  "waiting-children": { word: "waiting for dependencies", colour: "blocked", dash: RING },
   open: { word: "not ended", colour: "blocked", dash: RING },
   staging: { word: "being added", colour: "blocked", dash: SQUARE },
   unknown: { word: "unknown", colour: "blocked", line: "M5 5.5a3 3 0 1 1 4.2 2.7C8.3 8.700 8 9.200 8 10.300M8 13h.1" },
 };
-STATES.running = STATES.active;
-STATES.ready = STATES.waiting;
+STATES.running = { ...STATES.active, word: "running" };
+STATES.ready = { ...STATES.waiting, word: "ready" };
 
 const names = Object.keys(STATES);
 const of = (state) => STATES[state] ?? STATES.unknown;

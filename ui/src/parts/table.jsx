@@ -15,7 +15,7 @@ export function Table({ label, columns, rows, keyOf, none = "Nothing here.", isL
         <tbody>
           {rows.map((row, index) => (
             <tr key={keyOf ? keyOf(row) : index}>
-              {columns.map(([head, cell, kind]) => <td key={head} class={kind}>{cell(row)}</td>)}
+              {columns.map(([head, cell, kind]) => <td key={head} class={kind} data-head={head}>{cell(row)}</td>)}
             </tr>
           ))}
         </tbody>
@@ -79,13 +79,13 @@ export function Problem({ error, children }) {
 export function Pending({ source, title, children }) {
   if (source.error) {
     return (
-      <main id="main" tabIndex="-1">
+      <>
         <h1>{title}</h1>
         <Problem error={source.error}>{children}</Problem>
-      </main>
+      </>
     );
   }
-  return <main id="main" tabIndex="-1"><h1>{title}</h1><p class="quiet">Loading…</p></main>;
+  return <><h1>{title}</h1><p class="quiet">Loading…</p></>;
 }
 
 /** A page that cannot show what it received says so; the rest goes on. */
@@ -98,11 +98,11 @@ export class Guard extends Component {
   render({ children }, { error }) {
     if (!error) return children;
     return (
-      <main id="main" tabIndex="-1">
+      <>
         <h1>This view cannot show what it received</h1>
         <p class="problem" role="alert">{String(error.message ?? error)}</p>
         <p><button type="button" onClick={() => this.setState({ error: null })}>Try again</button></p>
-      </main>
+      </>
     );
   }
 }
