@@ -61,9 +61,9 @@ test-all: java  ## Run all tests, also those that make test leaves out: takes mu
 test-long: java  ## Run all tests, and try more in each: takes longest.
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) $(PARALLEL)
 
-# Each process has a cluster of its own: six servers.
+# Each process has a cluster of its own: six servers. With SHARDS=1 each queue has four shards.
 test-cluster: setup  ## Run the tests of flows, queues and workers on a cluster of three primaries with replicas.
-	GLIDEMQ_TEST_PROFILE=cluster $(PYTEST) $(PARALLEL) $(addprefix tests/server/,flows worker queues clients runs)
+	GLIDEMQ_TEST_PROFILE=$(if $(SHARDS),cluster-shards,cluster) $(PYTEST) $(PARALLEL) $(addprefix tests/server/,flows worker queues clients runs)
 
 unit: setup  ## Run the tests that need no server.
 	$(PYTEST) tests/unit

@@ -1,6 +1,7 @@
 """The cluster that tests use instead of one server with ``GLIDEMQ_TEST_PROFILE=cluster``.
 
-The fixture ``url`` is then its URL, and ``redis_client`` a client for all its primaries.
+The fixture ``url`` is then its URL, and ``redis_client`` a client for all its primaries. With ``shards`` and
+``cluster-shards`` the queues of the tests have shards.
 """
 
 from __future__ import annotations
@@ -9,9 +10,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.shards import declare
+from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import NEAR
 from tests.guard import refuse_connected
 from tests.server.connections.topologies import Primaries, Server, running_primaries
+
+QUEUES: Final = ("etl", "spark", NEAR)
 
 
 class Forgetful(Server):
@@ -50,3 +59,11 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
             home.mkdir()
             stack.enter_context(primaries.replica_of(primary, home))
         yield Cluster(primaries)
+
+
+def share_out(url: str) -> None:
+    """Give the queues of the tests four shards each, as ``Queue(name, shards=4)`` does."""
+    driver = SyncDriver(ConnectionSettings.resolve(url))
+    for name in QUEUES:
+        driver.run(declare(QueueKeys("glide", name), 4))
+    driver.close()

@@ -31,7 +31,7 @@ from tests.parallel import (
     pytest_report_to_serializable,
     pytest_xdist_make_scheduler,
 )
-from tests.profile import IS_ALL, IS_CLUSTER, IS_LONG
+from tests.profile import IS_ALL, IS_CLUSTER, IS_LONG, IS_SHARDED
 
 __all__ = [
     "Eventually",
@@ -97,14 +97,22 @@ def url(server_or_cluster: Any) -> Iterator[str]:
     """The URL of a database of its own, which is empty; the functions of the server stay loaded."""
     if IS_CLUSTER:
         with server_or_cluster.emptied() as own:
-            yield own
+            yield _with_shards(own)
         return
     from tests.raw_client import client_of  # noqa: PLC0415  unit tests do without a driver
 
     with contextmanager(own_database)(server_or_cluster.url) as own:
-        yield own
+        yield _with_shards(own)
         with client_of(own) as client:
             refuse_connected(client)
+
+
+def _with_shards(url: str) -> str:
+    if IS_SHARDED:
+        from tests.clustered import share_out  # noqa: PLC0415  unit tests do without a driver
+
+        share_out(url)
+    return url
 
 
 @pytest.fixture

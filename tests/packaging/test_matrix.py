@@ -13,7 +13,7 @@ import yaml
 from glidemq_orchestrate.wire.keys import slot_of
 from tests.builders import NEAR
 from tests.matrix import PAGE, ROWS, counted, written
-from tests.profile import NOT_ON_A_CLUSTER
+from tests.profile import NOT_ON_A_CLUSTER, NOT_WITH_SHARDS
 
 ROOT = Path(__file__).parents[2]
 BEFORE = """# Tested versions
@@ -57,7 +57,8 @@ def test_hosted_ci_runs_every_row_and_only_verbs_of_the_makefile() -> None:
 
 
 def test_what_does_not_run_on_a_cluster_is_named_as_it_is() -> None:
-    for path, *names in (name.split("::") for tests in NOT_ON_A_CLUSTER.values() for name in tests):
+    every = [*NOT_ON_A_CLUSTER.values(), *NOT_WITH_SHARDS.values()]
+    for path, *names in (name.split("::") for tests in every for name in tests):
         text = (ROOT / path).read_text("utf-8")
         assert all(re.search(rf"^ *(async )?(def|class) {name}\b", text, re.MULTILINE) for name in names), (
             path

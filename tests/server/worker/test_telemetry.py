@@ -87,11 +87,11 @@ def test_the_nodes_of_a_flow_are_linked_to_its_submission(
 def test_a_run_in_a_shard_is_one_of_its_queue(
     url: str, spans: InMemorySpanExporter, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    with Queue("etl", url, shards=2) as queue:
+    with Queue("wide", url, shards=2) as queue:
         queue.add_many([NewJob("work") for _ in range(2)])
-        run_worker(["etl"], {"work": lambda _: None})
-        eventually(lambda: len(named(spans, "process etl")) == 2)
-    assert len(named(spans, "send etl")) == 1
-    runs = [span.attributes for span in named(spans, "process etl")]
-    assert {run["messaging.destination.name"] for run in runs} == {"etl"}
+        run_worker(["wide"], {"work": lambda _: None})
+        eventually(lambda: len(named(spans, "process wide")) == 2)
+    assert len(named(spans, "send wide")) == 1
+    runs = [span.attributes for span in named(spans, "process wide")]
+    assert {run["messaging.destination.name"] for run in runs} == {"wide"}
     assert {run["messaging.destination.partition.id"] for run in runs} == {"0", "1"}
