@@ -6,6 +6,7 @@ export const about = signal(null);
 export const isAway = signal(false);
 export const needsToken = signal(false);
 export const news = signal(""); // read out by screen readers
+const SLOW = 15000; // milliseconds; a server that does not answer for longer is away
 let skew = 0; // of the clock here, in milliseconds
 
 export const now = () => Date.now() + skew;
@@ -33,12 +34,15 @@ export function url(parts, params = {}) {
 
 async function request(address, options) {
   let answer;
+  const slow = setTimeout(() => (isAway.value = true), SLOW);
   try {
     answer = await fetch(address, { credentials: "same-origin", cache: "no-store", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     isAway.value = true;
     throw new ApiError(0, "The service cannot be reached.");
+  } finally {
+    clearTimeout(slow);
   }
   const body = await answer.json().catch(() => undefined);
   if (answer.ok && body !== undefined && body !== null) {
@@ -151,6 +155,7 @@ export function useLive(id, isOn, onChange, reload) {
         }
         handlers.current.onChange(change);
       });
+      source.addEventListener("reload", () => handlers.current.reload()); // it has other nodes now
       source.addEventListener("ended", () => {
         source.close();
         handlers.current.reload();

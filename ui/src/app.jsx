@@ -6,6 +6,7 @@ import { link, route } from "./route.js";
 import { choice } from "./theme.js";
 import { Flow } from "./pages/flow.jsx";
 import { Flows } from "./pages/flows.jsx";
+import { Job } from "./pages/job.jsx";
 import { Node } from "./pages/node.jsx";
 import { Queue } from "./pages/queue.jsx";
 import { Queues } from "./pages/queues.jsx";
@@ -20,6 +21,7 @@ const SECTIONS = [["flows", "Flows"], ["queues", "Queues"], ["workers", "Workers
 
 /** [component, title] of the view that the link means. */
 function view([section, one, kind, name]) {
+  if (section === "queues" && kind === "jobs" && name) return [<Job key={`${one} ${name}`} queue={one} id={name} />, name];
   if (section === "flows" && !one) return [<Flows />, "Flows"];
   if (section === "flows" && kind === "nodes" && name) return [<Node key={`${one} ${name}`} id={one} name={name} />, name];
   if (section === "flows" && !kind) return [<Flow key={one} id={one} />, one];

@@ -36,4 +36,5 @@ export function setParams(changes) {
 export const go = (parts, params) => (location.hash = link(parts, params));
 export const flowLink = (id, params) => link(["flows", id], params);
 export const nodeLink = (id, name) => link(["flows", id, "nodes", name]);
+export const jobLink = (queue, id) => link(["queues", queue, "jobs", id]);
 export const queueLink = (name, params) => link(["queues", name], params);

@@ -16,6 +16,7 @@ import { Timeline } from "../parts/timeline.jsx";
 
 const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["errors", "Errors"]];
 const ENDED = ["completed", "failed", "cancelled"];
+const MANY = 1000; // nodes; beyond, what costs a read of them all is read less often
 const isOver = (flow) => ENDED.includes(flow.state);
 
 /** Counts by state of the whole flow, from those of its groups. */
@@ -44,7 +45,7 @@ function useFlow(id) {
   const loaded = useRef(0);
   useEffect(() => {
     if (!flow) return;
-    setEvery(isOver(flow) ? 30000 : hasArrays ? 5000 : 15000);
+    setEvery(isOver(flow) ? 30000 : flow.total > MANY ? 60000 : hasArrays ? 5000 : 15000);
     document.title = `${wordOf(flow.state)}: ${cut(flow.name || flow.id, 60)} - GlideMQ`;
     const old = before.current;
     if (old && old.state !== flow.state) announce(`The flow is now ${wordOf(flow.state)}.`);
@@ -64,7 +65,7 @@ function useFlow(id) {
 export function Flow({ id }) {
   const source = useFlow(id);
   const { data, isLive } = source;
-  const failures = useData(data?.flow?.failed > 0 ? ["flows", id, "failures"] : null, {}, isLive ? 5000 : 30000);
+  const failures = useData(data?.flow?.failed > 0 ? ["flows", id, "failures"] : null, {}, isLive && data.flow.total <= MANY ? 5000 : 30000);
   if (!data?.flow) {
     return <Pending source={source} title="Flow"><p><a href={link(["flows"])}>All flows</a></p></Pending>;
   }
@@ -72,6 +73,11 @@ export function Flow({ id }) {
   const path = list(data.path);
   const { view: asked, group } = route.value.params;
   const view = VIEWS.some(([key]) => key === asked) ? asked : "graph";
+  const after = (action) => {
+    // The service may answer from what it read a second ago.
+    if (action !== "cancel") source.change((old) => ({ ...old, flow: { ...old.flow, state: "running", finished_at: null } }));
+    setTimeout(source.reload, 1200);
+  };
   const open = (index) => {
     const one = groups[index];
     if (one.count > 1) setParams({ group: one.key, state: "", search: "", offset: "" });
@@ -79,7 +85,7 @@ export function Flow({ id }) {
   };
   return (
     <>
-      <Head flow={data.flow} groups={groups} id={id} reload={source.reload} />
+      <Head flow={data.flow} groups={groups} id={id} after={after} />
       <Problem error={source.error} />
       <Wrong id={id} flow={data.flow} groups={groups} failures={failures} />
       <nav class="tabs" aria-label="Views of this flow">
@@ -97,18 +103,18 @@ export function Flow({ id }) {
             )}
             <Groups id={id} groups={groups} path={path} selected={group} onOpen={open} />
           </div>
-          {data.is_exact === false && <p class="quiet">The states of large groups are estimated from a sample.</p>}
+          {data.is_exact === false && <p class="quiet">Times, elements of arrays and the critical path are not shown for a flow of this size.</p>}
           {group && <Opened id={id} group={groups.find((one) => one.key === group)} name={group} version={isLive} />}
         </>
       )}
-      {view === "timeline" && <Times id={id} isLive={isLive} groups={groups} />}
+      {view === "timeline" && <Times id={id} isLive={isLive} total={data.flow.total} />}
       {view === "nodes" && <><h2>Nodes</h2><Nodes id={id} version={isLive} /></>}
       {view === "errors" && <Errors id={id} source={failures} flow={data.flow} />}
     </>
   );
 }
 
-function Head({ flow, groups, id, reload }) {
+function Head({ flow, groups, id, after }) {
   return (
     <header class="head">
       <p class="crumbs"><a href={link(["flows"])}>Flows</a></p>
@@ -119,32 +125,31 @@ function Head({ flow, groups, id, reload }) {
         {flow.generation > 0 && `, generation ${flow.generation + 1}`}
         {", created "}<Time at={flow.created_at} />{flow.finished_at ? ", ended " : ""}{flow.finished_at && <Time at={flow.finished_at} />}
         {", lasted "}<Lasted from={flow.created_at} to={flow.finished_at} />
-        {flow.supervised && ", supervised"}
       </p>
       <Labels labels={flow.labels} href={(label) => link(["flows"], { label })} />
       {flow.note && <p>{cut(flow.note, 1000)}</p>}
       <p>{plural(flow.total, "node")}</p>
       <Bar isWordy states={total(groups)} href={(state) => flowLink(id, { view: "nodes", state })} />
       <p class="buttons">
-        {["failed", "cancelled"].includes(flow.state) && <Change id={id} action="retry" title="Retry failed nodes" reload={reload} />}
-        <Change id={id} action="restart" title="Restart the flow" reload={reload} />
-        {!isOver(flow) && <Change id={id} action="cancel" title="Cancel the flow" reload={reload} isDanger />}
+        {["failed", "cancelled"].includes(flow.state) && <Change id={id} action="retry" title="Retry failed nodes" after={after} />}
+        <Change id={id} action="restart" title="Restart the flow" after={after} />
+        {!isOver(flow) && <Change id={id} action="cancel" title="Cancel the flow" after={after} isDanger />}
       </p>
     </header>
   );
 }
 
-function Change({ id, action, title, reload, isDanger }) {
+function Change({ id, action, title, after, isDanger }) {
   const plan = async () => {
     const { text, nodes } = await get(["flows", id, "plan"], { action });
     return str(text) || `This concerns ${plural(nodes, "node")}.`;
   };
   const run = async (reason) => {
     const answer = await post(["flows", id, action], { reason });
-    reload();
+    after(action);
     return answer;
   };
-  const done = (answer) => `${title}: the flow is ${wordOf(answer?.state)}.`;
+  const done = (answer) => (action === "cancel" ? "The flow was cancelled." : `${title}: the flow is ${wordOf(answer?.state)}.`);
   return (
     <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger, hasReason: action === "cancel" }} />
   );
@@ -158,16 +163,18 @@ function Wrong({ id, flow, groups, failures }) {
   const unserved = list(workers.data?.unserved);
   const lonely = isIdle ? [...new Set(groups.map((one) => one.queue))].filter((queue) => unserved.includes(queue)) : [];
   const causes = list(failures.data?.groups);
-  if (!flow.reason && !causes.length && !isIdle) return null;
+  const isAlone = flow.state === "running" && flow.supervised === false && !lonely.length;
+  if (!flow.reason && !causes.length && !isIdle && !isAlone) return null;
   const isBad = flow.state === "failed" || causes.length > 0 || lonely.length > 0;
   return (
     <section class={isBad ? "wrong bad" : "wrong"} aria-labelledby="wrong">
-      <h2 id="wrong">{flow.state === "failed" ? "Why it failed" : flow.state === "cancelled" ? "Why it ended" : isBad ? "What is wrong" : isIdle ? "What it waits for" : "Reason"}</h2>
+      <h2 id="wrong">{flow.state === "failed" ? "Why it failed" : flow.state === "cancelled" ? "Why it ended" : isBad ? "What is wrong" : isIdle || isAlone ? "What it waits for" : "Reason"}</h2>
       {lonely.map((queue) => (
         <p key={queue}>No worker serves the queue <a href={queueLink(queue)}>{queue}</a>. Its nodes wait until one is started.</p>
       ))}
+      {isAlone && <p>Nobody supervises this flow: it does not go on after jobs that Node workers end. Start a Python worker, or glidemq supervise.</p>}
       {isIdle && !lonely.length && <p>No node runs now. Open a waiting node to see what it waits for.</p>}
-      {flow.reason && !causes.some((one) => str(one.reason) === str(flow.reason)) && <p class="reason">{cut(flow.reason, 800)}</p>}
+      {flow.reason && !causes.some((one) => str(flow.reason).endsWith(str(one.reason))) && <p class="reason">{cut(flow.reason, 800)}</p>}
       <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} />
       {causes.length > 3 && <p><a href={flowLink(id, { view: "errors" })}>All {number(causes.length)} causes</a></p>}
     </section>
@@ -187,16 +194,17 @@ function Opened({ id, group, name, version }) {
   );
 }
 
-function Times({ id, isLive, groups }) {
-  const source = useData(["flows", id, "timeline"], { limit: 200 }, isLive ? 5000 : 60000);
-  const single = new Set(groups.filter((one) => one.count === 1).map((one) => one.key));
-  const href = (key) => (single.has(key) ? nodeLink(id, key) : flowLink(id, { view: "graph", group: key }));
+function Times({ id, isLive, total }) {
+  const source = useData(["flows", id, "timeline"], { limit: 200 }, isLive && total <= MANY ? 5000 : 60000);
+  const bars = list(source.data?.bars).length;
   return (
     <section>
       <h2>Timeline</h2>
       <Problem error={source.error} />
-      {source.data ? <Timeline data={source.data} href={href} /> : !source.error && <p class="quiet">Loading…</p>}
-      {groups.length > 200 && <p class="quiet">At most 200 of {number(groups.length)} groups are drawn.</p>}
+      {source.data ? <Timeline data={source.data} href={(bar) => nodeLink(id, str(bar.label ?? bar.group))} /> : !source.error && <p class="quiet">Loading…</p>}
+      {source.data?.total > bars && (
+        <p class="quiet">{number(bars)} of {number(source.data.total)} nodes that have started: those of the critical path, then those that took longest.</p>
+      )}
     </section>
   );
 }

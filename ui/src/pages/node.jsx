@@ -2,7 +2,9 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, url, useData } from "../api.js";
 import { flowLink, link, nodeLink, queueLink } from "../route.js";
+import { Bar } from "../parts/bar.jsx";
 import { Action } from "../parts/dialog.jsx";
+import { statesOf } from "../parts/graph.jsx";
 import { State, wordOf } from "../parts/states.jsx";
 import { Pending, Problem, Table } from "../parts/table.jsx";
 import { Copy, Payload, cut, list, number, plural, str, webLink } from "../parts/text.jsx";
@@ -41,7 +43,8 @@ export function Node({ id, name }) {
           {node.ignored && <p>The flow ignores this failure.</p>}
         </section>
       )}
-      <Facts id={id} node={node} />
+      {node.array && <Elements array={node.array} states={{ [node.state]: 1 }} />}
+      <Facts node={node} />
       <Logs id={id} name={name} first={node.logs} isLive={!isOver} />
       <div class="columns">
         <Payload title="Data" text={node.data} whole={whole("data")} />
@@ -69,6 +72,15 @@ function Change({ id, name, action, title, plan, reload, isDanger }) {
   return <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger }} />;
 }
 
+function Elements({ array, states }) {
+  return (
+    <section>
+      <h2>{plural(array.elements, "element")}</h2>
+      <Bar states={statesOf({ array, states })} isWordy />
+    </section>
+  );
+}
+
 function Facts({ node }) {
   const { progress } = node;
   const share = typeof progress === "number" ? progress : null;
@@ -82,7 +94,7 @@ function Facts({ node }) {
     ["Started", node.started_at && <Time at={node.started_at} />],
     ["Ended", node.finished_at && <Time at={node.finished_at} />],
     ["Ran", Number.isFinite(node.seconds) ? duration(node.seconds) : node.state === "active" && <Lasted from={node.started_at} />],
-    ["Progress", share !== null ? <><progress value={share} max="100" aria-label="Progress" /> {share} %</> : cut(progress, 300)],
+    ["Progress", share !== null ? <><progress value={share} max="100" aria-label="Progress" /> {share} %</> : !node.array && cut(progress, 300)],
     ["Spark", webLink(node.spark_url) && <a href={node.spark_url} target="_blank" rel="noopener noreferrer">Spark UI</a>],
   ];
   return (

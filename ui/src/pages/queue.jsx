@@ -1,7 +1,7 @@
 // A queue: counts, rates, latencies, errors, limits, workers and jobs.
 import { useEffect, useRef } from "preact/hooks";
 import { post, useData } from "../api.js";
-import { flowLink, link, nodeLink, queueLink, route, setParams } from "../route.js";
+import { flowLink, jobLink, link, nodeLink, queueLink, route, setParams } from "../route.js";
 import { Bar } from "../parts/bar.jsx";
 import { Action } from "../parts/dialog.jsx";
 import { Failures } from "../parts/errors.jsx";
@@ -40,7 +40,7 @@ export function Queue({ name }) {
       {list(queue.failures).length > 0 && (
         <section class="wrong bad" aria-labelledby="failures">
           <h2 id="failures">Failures by cause</h2>
-          <Failures groups={queue.failures} noun="job" />
+          <Failures groups={queue.failures} noun="job" href={(one) => jobHref(name, one)} />
         </section>
       )}
       <section><h2>The last hour</h2><Minutes minutes={queue.minutes} /></section>
@@ -51,6 +51,9 @@ export function Queue({ name }) {
     </>
   );
 }
+
+/** The node of a job, or the job itself. */
+const jobHref = (queue, { flow_id: flow, node, job_id: job }) => (flow && node ? nodeLink(flow, node) : jobLink(queue, str(job)));
 
 function Buttons({ name, queue, reload }) {
   const act = (verb, title, plan, isDanger = false) => ({
@@ -131,9 +134,7 @@ function Jobs({ name }) {
       {source.data && (
         <Table label="Jobs" rows={list(source.data.jobs)} keyOf={(job) => job.id} isLoading={source.isLoading} none="There are no such jobs." columns={[
           ["State", (job) => <State state={job.state} />],
-          ["Id", (job) => (job.flow_id && job.node
-            ? <a href={nodeLink(job.flow_id, job.node)}><Short text={job.id} size={40} /></a>
-            : <code><Short text={job.id} size={40} /></code>)],
+          ["Id", (job) => <a href={jobHref(name, { ...job, job_id: job.id })}><Short text={job.id} size={40} /></a>],
           ["Job", (job) => <Short text={job.name} size={50} />],
           ["Flow", (job) => job.flow_id && <a href={flowLink(job.flow_id)}>{cut(job.flow_id, 40)}</a>],
           ["Attempts", (job) => number(job.attempts), "number"],

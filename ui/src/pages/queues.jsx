@@ -11,7 +11,7 @@ const open = (counts) =>
   ["waiting", "delayed", "prioritized", "group-waiting"].reduce((sum, state) => sum + (Number(counts?.[state]) || 0), 0);
 
 const count = (state) => (queue) =>
-  <a class={state === "failed" && queue.counts?.failed > 0 ? "s-failed" : ""} href={queueLink(str(queue.name), { state })}>{number(queue.counts?.[state] ?? 0)}</a>;
+  <a class={state === "failed" && queue.counts?.failed > 0 ? "s-failed" : ""} href={queueLink(str(queue.name), { state })}>{list(queue.at_least).includes(state) && "at least "}{number(queue.counts?.[state] ?? 0)}</a>;
 
 const COLUMNS = [
   ["Queue", (queue) => <a class="name" href={queueLink(str(queue.name))}>{cut(queue.name, 60)}</a>],
@@ -39,7 +39,7 @@ export function Queues() {
       <h1>Queues</h1>
       <div class="filters"><Search label="Name" value={text} onChange={setText} /></div>
       <Problem error={source.error} />
-      {source.data && <Table label="Queues" columns={COLUMNS} rows={rows} keyOf={(queue) => queue.name} none="There is no queue." />}
+      {source.data && <Table label="Queues" columns={COLUMNS.filter(([head]) => head !== "Oldest waits" || rows.some((one) => Number.isFinite(one.oldest_seconds)))} rows={rows} keyOf={(queue) => queue.name} none="There is no queue." />}
       {!source.data && !source.error && <p class="quiet">Loading…</p>}
     </>
   );

@@ -23,7 +23,8 @@ export function Schedules() {
           ["Queue", (one) => <a href={queueLink(str(one.queue))}>{cut(one.queue, 40)}</a>],
           ["Job", (one) => <code>{cut(one.job, 50)}</code>],
           ["When", (one) => `${cut(one.when, 60)}${one.zone ? ` (${str(one.zone)})` : ""}`],
-          ["Next", (one) => (one.paused ? <strong class="s-waiting">paused</strong> : <Time at={one.next_at} none="never" />)],
+          ["Next", (one) => (one.paused ? <strong class="s-waiting">paused</strong>
+            : one.broken ? <strong class="s-failed">cannot be read</strong> : <Time at={one.next_at} none={one.finished ? "ended" : "never"} />)],
           ["Last", (one) => <Time at={one.last_at} none="never" />],
           ["Runs", (one) => number(one.runs), "number"],
           ["Actions", (one) => <Buttons one={one} reload={source.reload} />],
@@ -46,9 +47,8 @@ function Buttons({ one, reload }) {
   return (
     <span class="buttons">
       <Action isSmall action={act("run", "Run now", "Its job is added once, now. The next times stay the same.")} />
-      {one.paused
-        ? <Action isSmall action={act("resume", "Resume", "It adds its jobs again at its times.")} />
-        : <Action isSmall action={act("pause", "Pause", "It adds no more jobs until it is resumed.")} />}
+      {one.paused === true && <Action isSmall action={act("resume", "Resume", "It adds its jobs again at its times.")} />}
+      {one.paused === false && <Action isSmall action={act("pause", "Pause", "It adds no more jobs until it is resumed.")} />}
     </span>
   );
 }

@@ -5,17 +5,13 @@ import { Problem, Table } from "../parts/table.jsx";
 import { bytes, cut, list, number, str } from "../parts/text.jsx";
 import { Lasted, Time, duration, instant } from "../parts/time.jsx";
 
-const SILENT = 10000;
+const SILENT = 10; // seconds
 
 function Seen({ worker }) {
   const at = instant(worker.seen_at);
-  const silent = at === null ? 0 : now() - at;
-  return (
-    <span>
-      <Time at={worker.seen_at} />
-      {silent > SILENT && <strong class="s-failed"> silent for {duration(silent / 1000)}</strong>}
-    </span>
-  );
+  const silent = Number.isFinite(worker.silent_seconds) ? worker.silent_seconds : at === null ? null : (now() - at) / 1000;
+  if (worker.is_silent ?? silent > SILENT) return <strong class="s-failed">silent for {duration(silent)}</strong>;
+  return at === null ? <span>{silent === null ? "-" : silent < 1 ? "now" : `${duration(Math.round(silent))} ago`}</span> : <Time at={worker.seen_at} />;
 }
 
 function Running({ jobs }) {
@@ -40,6 +36,7 @@ const COLUMNS = [
     <div>
       <span class="name">{cut(worker.host, 40)}</span> <span class="quiet">{str(worker.pid)} {str(worker.kind)}</span>
       <div class="quiet">{cut(worker.id, 48)}</div>
+      {list(worker.handlers).length > 0 && <div class="quiet" title={list(worker.handlers).join(", ")}>{cut(list(worker.handlers).join(", "), 60)}</div>}
     </div>
   )],
   ["Queues", (worker) => (
@@ -47,15 +44,17 @@ const COLUMNS = [
       {list(worker.queues).map((name) => <li key={name}><a href={queueLink(str(name))}>{cut(name, 40)}</a></li>)}
     </ul>
   )],
-  ["Busy", (worker) => `${number(worker.active)} of ${number(worker.concurrency)}`, "number"],
+  ["Active", (worker) => worker.concurrency ? `${number(worker.active)} of ${number(worker.concurrency)}` : number(worker.active), "number"],
   ["Runs", (worker) => <Running jobs={worker.jobs} />, "wide"],
   ["Memory", (worker) => bytes(worker.memory), "number"],
   ["Started", (worker) => <Time at={worker.started_at} />],
   ["Last heartbeat", (worker) => <Seen worker={worker} />],
 ];
 
+const hasMemory = (workers) => list(workers).some((worker) => worker.memory > 0);
+
 export const WorkerTable = ({ workers, none }) =>
-  <Table label="Workers" columns={COLUMNS} rows={list(workers)} keyOf={(worker) => worker.id} none={none} />;
+  <Table label="Workers" columns={COLUMNS.filter(([head]) => head !== "Memory" || hasMemory(workers))} rows={list(workers)} keyOf={(worker) => worker.id} none={none} />;
 
 export function Workers() {
   const source = useData(["workers"]);

@@ -18,9 +18,10 @@ export function Failures({ groups, href, limit = Infinity, noun = "node" }) {
             .
           </p>
           <p class="examples">
-            {href && list(group.examples).slice(0, 5).map((name) => (
-              <a key={name} href={href(name)} title={str(name)}>{cut(name, 60)}</a>
-            ))}
+            {href && list(group.examples).slice(0, 5).map((one) => {
+              const name = str(one.node ?? one.job_id ?? one);
+              return <a key={name} href={href(one)} title={name}>{cut(name, 60)}</a>;
+            })}
             {href && list(group.examples).length > 0 && group.count > Math.min(5, list(group.examples).length) && (
               <span class="quiet">and {number(group.count - Math.min(5, list(group.examples).length))} more</span>
             )}

@@ -37,10 +37,14 @@ export function title(group) {
 export function statesOf(group) {
   const { array } = group;
   if (!array) return group.states ?? {};
-  const { elements, completed = 0, failed = 0, skipped = 0, running = 0 } = array;
-  const rest = Math.max(0, elements - completed - failed - skipped - running);
-  return { completed, failed, skipped, active: running, [leading(group.states) === "failed" ? "cancelled" : "waiting"]: rest };
+  const { elements, completed = 0, failed = 0, skipped = 0, running } = array;
+  const rest = Math.max(0, elements - completed - failed - skipped - (running ?? 0));
+  const isOver = ["failed", "cancelled", "completed"].includes(leading(group.states));
+  return { completed, failed, skipped, active: running ?? 0, [isOver ? "cancelled" : running === undefined ? "open" : "waiting"]: rest };
 }
+
+/** The state that a box has as a whole: an array may tolerate failed elements. */
+export const leadOf = (group) => leading(group.array ? group.states : statesOf(group));
 
 function words(group) {
   const counts = counted(statesOf(group));
@@ -58,7 +62,7 @@ const pictures = new Map();
 function picture(group, colours) {
   const counts = counted(statesOf(group));
   const total = counts.reduce((sum, [, count]) => sum + count, 0) || 1;
-  const lead = leading(statesOf(group));
+  const lead = leadOf(group);
   const isMany = title(group).many !== "";
   const widths = isMany ? counts.map(([state, count]) => [colourOf(state), Math.max(2, Math.round((count / total) * 180))]) : [];
   const key = JSON.stringify([lead, widths, theme.value, colours.ground]);
@@ -86,10 +90,10 @@ function palette() {
 
 function box(group, isCritical, colours) {
   const { name, many } = title(group);
-  const lead = leading(statesOf(group));
+  const lead = leadOf(group);
   const room = 21 - many.length;
   return {
-    text: `${cut(name, Math.max(8, room))} ${many}\n${cut(words(group), 24)}`,
+    text: `${cut(name, Math.max(8, room))} ${many}\n${cut(words(group), 25)}`,
     picture: picture(group, colours),
     border: colours[colourOf(lead)],
     thick: isCritical || lead === "failed" ? 3 : 1,

@@ -2,8 +2,8 @@
 import { useState } from "preact/hooks";
 import { link, nodeLink, route } from "../route.js";
 import { Bar } from "./bar.jsx";
-import { statesOf, title } from "./graph.jsx";
-import { Icon, counted, leading, wordOf } from "./states.jsx";
+import { leadOf, statesOf, title } from "./graph.jsx";
+import { Icon, counted, wordOf } from "./states.jsx";
 import { Choice, Search } from "./table.jsx";
 import { cut, list, number, plural, str } from "./text.jsx";
 
@@ -49,7 +49,7 @@ export function Groups({ id, groups, path, selected, onOpen }) {
 function Entry({ id, group, groups, index, isCritical, isOpen, onOpen }) {
   const { name, many } = title(group);
   const states = statesOf(group);
-  const lead = leading(states);
+  const lead = leadOf(group);
   const after = list(group.after).map((one) => groups[one]).filter(Boolean);
   const href = group.count > 1 ? link(["flows", id], { ...route.value.params, group: group.key }) : nodeLink(id, group.key);
   const open = (event) => {

@@ -46,7 +46,7 @@ export function counted(states) {
 export function leading(states) {
   const found = new Set(counted(states).map(([state]) => state));
   const order = ["failed", "cancelled", "active", "running", "suspended", "waiting", "ready", "prioritized",
-    "group-waiting", "delayed", "waiting-children", "completed", "skipped"];
+    "group-waiting", "delayed", "open", "waiting-children", "completed", "skipped"];
   return order.find((state) => found.has(state)) ?? [...found][0] ?? "unknown";
 }
 

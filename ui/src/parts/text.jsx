@@ -35,7 +35,7 @@ export function Payload({ title, text, whole }) {
         {size !== undefined && <span>{bytes(size)}. </span>}
         {isCut && <span>Only the beginning is shown. </span>}
         {masked > 0 && <span>{plural(masked, "value")} that may be secret {masked === 1 ? "is" : "are"} masked. </span>}
-        {whole && size > 0 && <a href={whole} target="_blank" rel="noopener">Show the whole {title.toLowerCase()}</a>}
+        {whole && isCut && <a href={whole} target="_blank" rel="noopener">Show the whole {title.toLowerCase()}</a>}
       </p>
     </section>
   );

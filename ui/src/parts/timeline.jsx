@@ -34,7 +34,7 @@ export function Timeline({ data, href }) {
     <div class="timeline" ref={element}>
       {width > 0 && <Drawing {...{ bars, from, to, width, href }} />}
       <p class="quiet">
-        Hatched: waiting for a worker. Solid: running. Framed: on the critical path. Each row leads to its nodes.
+        Hatched: waiting for a worker. Solid: running. Framed: on the critical path. Each row leads to its node.
       </p>
     </div>
   );
@@ -58,11 +58,11 @@ function Drawing({ bars, from, to, width, href }) {
         {marks.map((mark) => (
           <g key={mark}>
             <line x1={x(from + mark * 1000)} x2={x(from + mark * 1000)} y1="18" y2={height} />
-            <text x={Math.min(x(from + mark * 1000), width - 24)} y="13">{mark === 0 ? "0" : duration(mark).replace(/ 0 (s|min|h)$/, "")}</text>
+            <text x={Math.min(x(from + mark * 1000), width - 24)} y="13">{mark === 0 ? "0" : duration(mark).replace(/\.0(?= s)| 0 (s|min|h)$/, "")}</text>
           </g>
         ))}
       </g>
-      {bars.map((bar, index) => <Row key={bar.group} {...{ bar, x, left, href }} y={24 + index * ROW} to={to} />)}
+      {bars.map((bar, index) => <Row key={`${bar.group} ${bar.label}`} {...{ bar, x, left, href }} y={24 + index * ROW} to={to} />)}
     </svg>
   );
 }
@@ -80,7 +80,7 @@ function Row({ bar, x, y, left, to, href }) {
     critical && "on the critical path",
   ].filter(Boolean).join(", ");
   return (
-    <a href={href(bar.group)} aria-label={words}>
+    <a href={href(bar)} aria-label={words}>
       <title>{words}</title>
       <rect x="0" y={y} width="100%" height={ROW} class="row" />
       <svg x="2" y={y + 6} width="14" height="14"><Icon state={state} /></svg>
