@@ -1,13 +1,14 @@
 // A node: why it waits or failed, its times, data, inputs, result and logs.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, url, useData } from "../api.js";
-import { flowLink, link, nodeLink, queueLink } from "../route.js";
+import { flowLink, go, link, nodeLink, queueLink } from "../route.js";
 import { Bar } from "../parts/bar.jsx";
 import { Action } from "../parts/dialog.jsx";
 import { statesOf } from "../parts/graph.jsx";
+import { progressFacts, sparkLink } from "../parts/progress.jsx";
 import { State, wordOf } from "../parts/states.jsx";
 import { Pending, Problem, Table } from "../parts/table.jsx";
-import { Copy, Payload, cut, list, number, plural, str, webLink } from "../parts/text.jsx";
+import { Copy, Payload, cut, list, number, plural, str } from "../parts/text.jsx";
 import { Lasted, Time, duration } from "../parts/time.jsx";
 
 const ENDED = ["completed", "failed", "skipped"];
@@ -43,7 +44,7 @@ export function Node({ id, name }) {
           {node.ignored && <p>The flow ignores this failure.</p>}
         </section>
       )}
-      {node.array && <Elements array={node.array} states={{ [node.state]: 1 }} />}
+      {node.array && <Elements id={id} name={name} array={node.array} states={{ [node.state]: 1 }} />}
       <Facts node={node} />
       <Logs id={id} name={name} first={node.logs} isLive={!isOver} />
       <div class="columns">
@@ -72,18 +73,28 @@ function Change({ id, name, action, title, plan, reload, isDanger }) {
   return <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger }} />;
 }
 
-function Elements({ array, states }) {
+function Elements({ id, name, array, states }) {
+  const [index, setIndex] = useState("");
+  const open = (event) => {
+    event.preventDefault();
+    go(["flows", id, "nodes", `${name}[${index}]`]);
+  };
   return (
     <section>
       <h2>{plural(array.elements, "element")}</h2>
       <Bar states={statesOf({ array, states })} isWordy />
+      <form class="filters" onSubmit={open}>
+        <label>
+          Position of an element, from 0
+          <input type="number" min="0" max={array.elements - 1} required value={index} onInput={(event) => setIndex(event.target.value)} />
+        </label>
+        <button type="submit">Open the element</button>
+      </form>
     </section>
   );
 }
 
 function Facts({ node }) {
-  const { progress } = node;
-  const share = typeof progress === "number" ? progress : null;
   const facts = [
     ["Job", <code>{str(node.job)}</code>],
     ["Queue", <a href={queueLink(str(node.queue))}>{str(node.queue)}</a>],
@@ -94,8 +105,8 @@ function Facts({ node }) {
     ["Started", node.started_at && <Time at={node.started_at} />],
     ["Ended", node.finished_at && <Time at={node.finished_at} />],
     ["Ran", Number.isFinite(node.seconds) ? duration(node.seconds) : node.state === "active" && <Lasted from={node.started_at} />],
-    ["Progress", share !== null ? <><progress value={share} max="100" aria-label="Progress" /> {share} %</> : !node.array && cut(progress, 300)],
-    ["Spark", webLink(node.spark_url) && <a href={node.spark_url} target="_blank" rel="noopener noreferrer">Spark UI</a>],
+    ["Spark", sparkLink(node) && <a href={sparkLink(node)} target="_blank" rel="noopener noreferrer">Spark UI</a>],
+    ...(node.array ? [] : progressFacts(node.progress)),
   ];
   return (
     <dl class="facts">
@@ -143,22 +154,25 @@ function Logs({ id, name, first, isLive }) {
   const [isFollowed, setFollowed] = useState(true);
   const total = useRef(Number(first?.total) || lines.length);
   const box = useRef();
+  const wasLive = useRef(false);
   useEffect(() => {
-    if (!isLive) return undefined;
+    if (!isLive && !wasLive.current) return undefined; // it is all there
+    wasLive.current = isLive;
     let isOver = false;
     let timer;
     const more = async () => {
       try {
         const answer = await get(["flows", id, "nodes", name, "logs"], { after: total.current });
         if (isOver) return;
-        total.current = Math.max(total.current, Number(answer.total) || 0);
+        if (answer.total < total.current) setLines([]); // it has started over
+        total.current = answer.total < total.current ? 0 : Number(answer.total) || 0;
         if (list(answer.lines).length) setLines((old) => [...old, ...list(answer.lines)].slice(-5000));
       } catch {
         // it is asked again
       }
-      if (!isOver) timer = setTimeout(more, 2000);
+      if (!isOver && isLive) timer = setTimeout(more, 2000);
     };
-    timer = setTimeout(more, 2000);
+    timer = setTimeout(more, isLive ? 2000 : 500);
     return () => {
       isOver = true;
       clearTimeout(timer);
