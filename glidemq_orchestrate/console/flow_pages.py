@@ -15,6 +15,7 @@ from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
+from glidemq_orchestrate.console.snapshots import MAX_EXACT
 from glidemq_orchestrate.errors import GlideMQError, JobNotFound, NodeNotFound, ResultRemoved
 from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
@@ -24,8 +25,6 @@ router = APIRouter()
 PAGE: Final = 50
 MAX_SEARCHED: Final = 2_000
 """How many flows a search looks at, newest first."""
-MAX_EXACT: Final = 5_000
-"""In a larger flow the times of all nodes are not read."""
 MAX_ARRAYS: Final = 30
 MAX_BARS: Final = 300
 MAX_NAMED: Final = 20
@@ -130,7 +129,7 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
 
 def _dependents(snapshot: Snapshot, name: str) -> list[str]:
     at = snapshot.index.get(name)
-    names = (snapshot.nodes[one].name for one, some in enumerate(snapshot.after) if at in some)
+    names = (snapshot.names[one] for one, some in enumerate(snapshot.after) if at in some)
     return [one for one, _ in zip(names, range(MAX_NAMED), strict=False)]
 
 
@@ -202,14 +201,14 @@ async def nodes(  # noqa: PLR0913, PLR0917  its filters
     folded = snapshot.find(group) if group else None
     if group and folded is None:
         raise NodeNotFound(f"flow {flow_id} has no group {group}")
-    places: Sequence[int] = folded.members if folded else range(len(snapshot.nodes))
+    places: Sequence[int] = folded.members if folded else range(len(snapshot.names))
     if state:
         places = [at for at in places if LETTERS.get(snapshot.letters[at]) == state]
     if search:
         pattern = search if "*" in search else f"*{search}*"
         escaped = pattern.replace("[", "[[]")
-        places = [at for at in places if fnmatchcase(snapshot.nodes[at].name, escaped)]
-    names = [snapshot.nodes[at].name for at in places[offset : offset + limit]]
+        places = [at for at in places if fnmatchcase(snapshot.names[at], escaped)]
+    names = [snapshot.names[at] for at in places[offset : offset + limit]]
     found = await view.flow.nodes(names) if names else []
     return {"nodes": [node_row(one) for one in found], "total": len(places)}
 
@@ -309,7 +308,7 @@ async def flow(console: Shared, flow_id: Name) -> dict[str, Any]:
     view = await console.views.get(flow_id)
     snapshot, status = view.snapshot, view.status
     groups = snapshot.drawn()
-    is_exact = len(snapshot.nodes) <= MAX_EXACT
+    is_exact = len(snapshot.names) <= MAX_EXACT
     path: list[int] = []
     if is_exact:
         every = await view.flow.nodes()

@@ -60,14 +60,14 @@ class FlowLive:
     def __init__(self, view: FlowView) -> None:
         self.view, self.is_stale, self.is_over = view, False, False
         self.listeners: set[asyncio.Queue[dict[str, Any] | None]] = set()
-        self._by_job = {node.job_id: node.name for node in view.snapshot.nodes}
+        self._by_job = dict(zip(view.snapshot.graph.job_ids, view.snapshot.names, strict=True))
         self._sent: dict[int, dict[str, int]] = {}
         self._is_dirty = True
 
     @property
     def queues(self) -> set[str]:
         """The queues whose events concern it."""
-        return {node.queue for node in self.view.snapshot.nodes} | {self.view.flow.home}
+        return {*self.view.snapshot.graph.queues, self.view.flow.home}
 
     def note(self, event: Event) -> None:
         """Read an event of one of its queues."""
@@ -86,7 +86,7 @@ class FlowLive:
         """Tell until the flow has ended."""
         loop = asyncio.get_running_loop()
         snapshot = self.view.snapshot
-        again = MANY_AGAIN_SECONDS if len(snapshot.nodes) > MANY else AGAIN_SECONDS
+        again = MANY_AGAIN_SECONDS if len(snapshot.names) > MANY else AGAIN_SECONDS
         read_at = loop.time()
         self._sent = {at: group.states for at, group in enumerate(snapshot.groups)}
         while not self.is_over:
@@ -109,7 +109,7 @@ class FlowLive:
         changed = {at: found for at, found in states.items() if found != self._sent.get(at)}
         self._sent = states
         kind = "change"
-        if view.status.total != len(view.snapshot.nodes) or view.status.superseded_by is not None:
+        if view.status.total != len(view.snapshot.names) or view.status.superseded_by is not None:
             kind, self.is_over = "reload", True
         elif view.status.state.is_terminal:
             kind, self.is_over = "ended", True

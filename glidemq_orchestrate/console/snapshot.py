@@ -6,18 +6,22 @@ depth of the graph. If those are too many to be drawn, depth is left out, and a 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate.flows.forms.drawing import range_name
-from glidemq_orchestrate.flows.graph import LETTERS, GraphNode
+from glidemq_orchestrate.flows.graph import LETTERS, FlowGraph
 
 MAX_GROUPS: Final = 600
 FOLD_FROM: Final = 5
-_NUMBER: Final = re.compile(r"\d+")
+_ENDED: Final = frozenset("csfF")
+_FAILED: Final = frozenset("fF")
+SAMPLED: Final = 500
+"""How many of the first and of the last names of a group its label is made of."""
+_WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
 
 
 @dataclass(slots=True)
@@ -52,53 +56,46 @@ class Snapshot:
     """The graph of one generation of a flow, and the last known states of its nodes.
 
     Args:
-        nodes: All nodes, dependencies before dependents.
+        graph: All nodes.
     """
 
-    def __init__(self, nodes: Sequence[GraphNode]) -> None:
-        self.nodes = nodes
-        self.index = {node.name: at for at, node in enumerate(nodes)}
-        self.after = [
-            [self.index[name] for name in node.after if name in self.index] if node.after else []
-            for node in nodes
-        ]
-        self.letters = ["?"] * len(nodes)
-        depths = _depths(self.after)
-        self.group_of = _grouped(nodes, depths)
+    def __init__(self, graph: FlowGraph) -> None:
+        self.graph, self.names = graph, graph.names
+        self.index = index = {name: at for at, name in enumerate(graph.names)}
+        self.after = [tuple([index[one] for one in some if one in index]) for some in graph.after]
+        self.letters = ["?"] * len(graph.names)
+        self.group_of = _grouped(graph, _depths(self.after))
         self.groups = self._made()
         if len(self.groups) > MAX_GROUPS:
-            self.group_of = _grouped(nodes, [0] * len(nodes))
+            self.group_of = _grouped(graph, [0] * len(graph.names))
             self.groups = self._made()
         self._draw()
 
     def _made(self) -> list[NodeGroup]:
         members: dict[int, list[int]] = {}
         for at, group in enumerate(self.group_of):
-            members.setdefault(group, []).append(at)
+            if (known := members.get(group)) is None:
+                members[group] = [at]
+            else:
+                known.append(at)
         groups: list[NodeGroup] = []
         used: set[str] = set()
-        numbers: dict[int, int] = {}
-        for group, some in members.items():
-            label = range_name(
-                [self.nodes[at].name for at in (some if len(some) < 500 else some[:250] + some[-250:])]
-            )
+        for some in members.values():
+            ends = some if len(some) <= 2 * SAMPLED else some[:SAMPLED] + some[-SAMPLED:]
+            label = range_name([self.names[at] for at in ends]) if len(some) > 1 else self.names[some[0]]
             key = label if label not in used else f"{label} #{len(groups)}"
             used.add(key)
-            numbers[group] = len(groups)
             groups.append(NodeGroup(key, label, some))
+        numbers = {group: number for number, group in enumerate(members)}
         self.group_of = [numbers[group] for group in self.group_of]
         return groups
 
     def _draw(self) -> None:
         """Edges between groups, and the place of each."""
-        edges = {
-            (self.group_of[dependency], self.group_of[at])
-            for at, some in enumerate(self.after)
-            for dependency in some
-        }
-        for before, after in sorted(edges):
-            if before != after:
-                self.groups[after].after.append(before)
+        group_of = self.group_of
+        for at, group in enumerate(self.groups):
+            before = {group_of[one] for member in group.members for one in self.after[member]}
+            group.after = sorted(before - {at})
         layers = Counter[int]()
         for group in self.groups:
             earlier = [self.groups[one].layer for one in group.after if one < self.group_of[group.members[0]]]
@@ -113,9 +110,27 @@ class Snapshot:
 
     def update(self, letters: Mapping[str, str]) -> None:
         """Note the states of all nodes."""
-        known = self.letters = [letters.get(node.name, "?") for node in self.nodes]
+        known = self.letters = [letters.get(name, "?") for name in self.names]
         for group in self.groups:
             group.letters = Counter(known[at] for at in group.members)
+
+    def infer(self, open_: AbstractSet[str], failed: AbstractSet[str], active: AbstractSet[str]) -> None:
+        """Note the states of all nodes by the ids of their jobs, without reading each.
+
+        A node of which all dependencies have ended is ready, and a failed one failed by itself if no
+        dependency of it did.
+        """
+        letters: list[str] = []
+        for job_id, after in zip(self.graph.job_ids, self.after, strict=True):
+            before = {letters[one] for one in after if one < len(letters)}
+            if job_id in open_:
+                letter = "a" if job_id in active else "w" if before <= _ENDED else "b"
+            else:
+                letter = "c" if job_id not in failed else "f" if before & _FAILED else "F"
+            letters.append(letter)
+        self.letters = letters
+        for group in self.groups:
+            group.letters = Counter([letters[at] for at in group.members])
 
     def changed(self, name: str, letter: str) -> int | None:
         """Note the state of one node; returns the index of its group, None if nothing changed."""
@@ -133,13 +148,13 @@ class Snapshot:
         return [self._drawn(group) for group in self.groups]
 
     def _drawn(self, group: NodeGroup) -> dict[str, Any]:
-        first = self.nodes[group.members[0]]
+        first = group.members[0]
         return {
             "key": group.key,
             "label": group.label,
             "count": len(group.members),
-            "queue": first.queue,
-            "job": first.job,
+            "queue": self.graph.queues[first],
+            "job": self.graph.jobs[first],
             "states": group.states,
             "causes": group.letters["F"],
             "after": group.after,
@@ -153,18 +168,24 @@ class Snapshot:
 
 
 def _depths(after: Sequence[Sequence[int]]) -> list[int]:
+    """How many nodes follow one another before each."""
     depths: list[int] = []
-    for at, some in enumerate(after):
-        depths.append(1 + max((depths[one] for one in some if one < at), default=-1))
+    for some in after:
+        deepest = -1
+        for one in some:
+            if one < len(depths) and depths[one] > deepest:
+                deepest = depths[one]
+        depths.append(deepest + 1)
     return depths
 
 
-def _grouped(nodes: Sequence[GraphNode], depths: Sequence[int]) -> list[int]:
-    """The number of the group of each node; few nodes of a kind are groups of their own."""
-    numbers: dict[tuple[str, str, str, int], int] = {}
-    found = [
-        numbers.setdefault((_NUMBER.sub("#", node.name), node.queue, node.job, depth), len(numbers))
-        for node, depth in zip(nodes, depths, strict=True)
-    ]
+def _grouped(graph: FlowGraph, depths: Sequence[int]) -> list[int]:
+    """The number of the group of each node: negative for nodes of which there are few, alone in theirs."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    found: list[int] = []
+    for name, queue, job, depth in zip(graph.names, graph.queues, graph.jobs, depths, strict=True):
+        kind = name.translate(_WITHOUT_DIGITS)
+        found.append(numbers.setdefault((kind, len(kind) == len(name), queue, job, depth), len(numbers)))
     sizes = Counter(found)
-    return [group if sizes[group] >= FOLD_FROM else -1 - at for at, group in enumerate(found)]
+    few = {group for group, size in sizes.items() if size < FOLD_FROM}
+    return [-1 - at if group in few else group for at, group in enumerate(found)]

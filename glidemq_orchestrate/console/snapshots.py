@@ -14,6 +14,9 @@ from glidemq_orchestrate.flows.status import FlowStatus
 
 MAX_KEPT: Final = 8
 STALE_SECONDS: Final = 1.0
+MAX_EXACT: Final = 5_000
+"""Of a larger flow, the states of nodes are inferred."""
+MAX_ACTIVE: Final = 1_000
 
 
 class FlowView:
@@ -25,8 +28,8 @@ class FlowView:
         snapshot: Its nodes.
     """
 
-    def __init__(self, flow: AsyncFlow, status: FlowStatus, snapshot: Snapshot) -> None:
-        self.flow, self.status, self.snapshot = flow, status, snapshot
+    def __init__(self, client: AsyncClient, flow: AsyncFlow, status: FlowStatus, snapshot: Snapshot) -> None:
+        self.flow, self.status, self.snapshot, self._client = flow, status, snapshot, client
         self._read_at = -STALE_SECONDS
         self._lock = asyncio.Lock()
         self._of: tuple[int, ...] = ()
@@ -40,9 +43,23 @@ class FlowView:
             self.status = status = await self.flow.status()
             marks = (status.completed, status.failed, status.skipped, status.times_reopened)
             if force or not status.state.is_terminal or marks != self._of:
-                self.snapshot.update(await self.flow._run(graph.read_letters(self.flow._ref)))  # noqa: SLF001
+                await self._read_states()
                 self._of = marks
             self._read_at = loop.time()
+
+    async def _read_states(self) -> None:
+        """Read the state of each node, or of a large flow what they can be inferred from."""
+        run, ref = self.flow._run, self.flow._ref  # noqa: SLF001  there is no public way that takes few calls
+        is_large = len(self.snapshot.names) > MAX_EXACT
+        if not is_large or self.status.skipped or ref.path != "staged":
+            self.snapshot.update(await run(graph.read_letters(ref)))
+            return
+        open_, failed = await run(graph.read_ends(ref))
+        active: set[str] = set()
+        for queue in set(self.snapshot.graph.queues) if open_ else ():
+            jobs = await self._client.queue(queue).get_jobs("active", limit=MAX_ACTIVE, exclude_data=True)
+            active |= {job.id for job in jobs}
+        await asyncio.to_thread(self.snapshot.infer, open_, failed, active)
 
 
 class FlowViews:
@@ -70,7 +87,7 @@ class FlowViews:
             view = self._kept.get(key)
             if view is None:
                 nodes = await flow._run(graph.read_graph(flow._ref))  # noqa: SLF001
-                view = FlowView(flow, status, await asyncio.to_thread(Snapshot, nodes))
+                view = FlowView(self._client, flow, status, await asyncio.to_thread(Snapshot, nodes))
                 self._kept[key] = view
                 while len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)
