@@ -21,7 +21,7 @@ PARALLEL := -n $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster compiled test test-all test-long test-cluster test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated ui ui-check wheel bench bench-check bench-renew constraints clean
+.PHONY: help setup java browser postgres demo demo-dagster compiled test test-all test-long test-cluster test-chasquimq unit server interop providers airflow dagster matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs surface docs pictures generated ui ui-check wheel bench bench-check bench-renew constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -43,6 +43,9 @@ setup: $(STAMP)  ## Make the environment .venv with everything in it.
 java: setup  ## Check for Java 17, and install it where the system's package manager may be used.
 	@$(BIN)/python -m glidemq_orchestrate.demo.preflight
 
+browser: setup  ## Check for Chromium, for the tests of the console, and install it where that may be done.
+	@$(BIN)/python -m tests.browser
+
 demo: setup  ## Run the flights pipeline through a real Airflow, with live progress.
 	@$(BIN)/glidemq demo --orchestrator airflow
 
@@ -52,13 +55,13 @@ demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
 compiled: setup  ## Compile all tests and what they import, once, not in each process of make test.
 	-@$(PYTEST) --collect-only --quiet --no-summary >/dev/null  # make test shows what is wrong
 
-test: java  ## Run what CI runs, in parallel, with real Valkey, Spark, Airflow and Dagster (10 to 15 minutes).
+test: java browser  ## Run what CI runs, in parallel, with real Valkey, Spark, Airflow and Dagster (10 to 15 minutes).
 	$(PYTEST) $(PARALLEL)
 
-test-all: java  ## Run all tests, also those that make test leaves out: takes much longer.
+test-all: java browser  ## Run all tests, also those that make test leaves out: takes much longer.
 	GLIDEMQ_TEST_PROFILE=all $(PYTEST) $(PARALLEL)
 
-test-long: java  ## Run all tests, and try more in each: takes longest.
+test-long: java browser  ## Run all tests, and try more in each: takes longest.
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) $(PARALLEL)
 
 # Each process has a cluster of its own: six servers. With SHARDS=1 each queue has four shards.

@@ -23,7 +23,9 @@ class Reason(BaseModel):
 async def rerun_node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
     """Run a node that has ended again, and all that follow it."""
     flow = await console.client.flows.get(flow_id)
-    return {"changed": list(await flow.rerun(name))}
+    changed = await flow.rerun(name)
+    console.views.changed(flow_id)
+    return {"changed": list(changed)}
 
 
 @router.post("/flows/{flow_id}/nodes/{name}/cancel")
@@ -32,28 +34,36 @@ async def cancel_node(
 ) -> dict[str, Any]:
     """End a node as failed, and tell its handler to stop."""
     flow = await console.client.flows.get(flow_id)
-    return {"changed": list(await flow.cancel_node(name, reason=_reason(why)))}
+    changed = await flow.cancel_node(name, reason=_reason(why))
+    console.views.changed(flow_id)
+    return {"changed": list(changed)}
 
 
 @router.post("/flows/{flow_id}/retry")
 async def retry(console: Shared, flow_id: Name) -> dict[str, Any]:
     """Run what failed again, and what could not run because of it."""
     flow = await console.client.flows.get(flow_id)
-    return {"state": await flow.retry_failed(generation=flow.generation)}
+    state = await flow.retry_failed(generation=flow.generation)
+    console.views.changed(flow_id)
+    return {"state": state}
 
 
 @router.post("/flows/{flow_id}/restart")
 async def restart(console: Shared, flow_id: Name) -> dict[str, Any]:
     """Run the whole flow again, as a new generation."""
     flow = await console.client.flows.get(flow_id)
-    return {"state": await flow.restart()}
+    state = await flow.restart()
+    console.views.changed(flow_id)
+    return {"state": state}
 
 
 @router.post("/flows/{flow_id}/cancel")
 async def cancel(console: Shared, flow_id: Name, why: Reason | None = None) -> dict[str, Any]:
     """Cancel a flow that has not ended."""
     flow = await console.client.flows.get(flow_id)
-    return {"state": await flow.cancel(_reason(why), generation=flow.generation)}
+    state = await flow.cancel(_reason(why), generation=flow.generation)
+    console.views.changed(flow_id)
+    return {"state": state}
 
 
 def _reason(why: Reason | None) -> str:

@@ -14,9 +14,8 @@ _SECRET: Final = re.compile(
     r"|auth|cookie|dsn|connection[-_]?string)s?\Z",
     re.IGNORECASE,
 )
-_IN_URL: Final = re.compile(
-    r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<secret>[^\s/@]+)(?=@)", re.IGNORECASE
-)
+# Begins at the colon, so that it takes no longer than the text is long.
+_IN_URL: Final = re.compile(r"(?P<before>://[^\s/:@]*:)(?P<secret>[^\s/@]+)(?=@)")
 
 
 def shown(value: Any, *, whole: bool = False) -> dict[str, Any]:

@@ -34,6 +34,10 @@ class FlowView:
         self._lock = asyncio.Lock()
         self._of: tuple[int, ...] = ()
 
+    def expire(self) -> None:
+        """Read everything at the next refresh."""
+        self._read_at, self._of = -STALE_SECONDS, ()
+
     async def refresh(self, *, force: bool = False) -> None:
         """Read the record, and the states of all nodes if it shows a change, or if the flow runs."""
         loop = asyncio.get_running_loop()
@@ -73,6 +77,12 @@ class FlowViews:
         self._client = client
         self._kept: OrderedDict[tuple[str, int], FlowView] = OrderedDict()
         self._reading: dict[tuple[str, int], asyncio.Lock] = {}
+
+    def changed(self, flow_id: str) -> None:
+        """Somebody has changed the flow: what was read before is old."""
+        for view in self._kept.values():
+            if view.flow.id == flow_id:
+                view.expire()
 
     async def get(self, flow_id: str) -> FlowView:
         """The view of a flow with its present states.

@@ -120,15 +120,19 @@ def test_many_who_look_cost_what_one_costs(
         for thread in threads:
             thread.start()
         eventually(lambda: _clients(redis_client) >= 1)
-        threading.Event().wait(1)
-        before = _calls(redis_client)
-        threading.Event().wait(4)
-        return (_calls(redis_client) - before) / 4
+        return min(_second(redis_client) for _ in range(5))  # the others begin to look
 
     one, many = rate(1), rate(20)
-    assert many <= 2 * one + 4, (one, many)
+    assert many <= one + 4, (one, many)
     assert many < 15, "some calls a second"
     flows.get("f").cancel("seen")
+
+
+def _second(client: Any) -> int:
+    """The calls of a second."""
+    before = _calls(client)
+    threading.Event().wait(1)
+    return _calls(client) - before
 
 
 def _calls(client: Any) -> int:

@@ -1,0 +1,228 @@
+"""The page of the console in a real browser."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from glidemq_orchestrate import ArrayNode, Context, Flow, FlowNode, FlowProducer, FlowSpec
+from tests.browser import MISSING, browser_path
+from tests.server.console.conftest import SECRET, spec
+from tests.server.console.test_live import Ui
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import RunWorker
+
+SERIOUS = {"serious", "critical"}
+SECONDS = 20_000
+expect.set_options(timeout=SECONDS)
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    path = browser_path()
+    assert path, MISSING
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield made
+        made.close()
+
+
+class Looked:
+    """A page, and what the browser complained about."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.complaints = page, list[str]()
+        page.set_default_timeout(SECONDS)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._said)
+
+    def _said(self, message: Any) -> None:
+        if (
+            message.type == "error"
+            and "status of 4" not in message.text
+            and "status of 503" not in message.text
+        ):
+            self.complaints.append(message.text)
+
+
+@pytest.fixture
+def look(browser: Browser, url: str) -> Iterator[Callable[..., Page]]:
+    """Opens a view of the console at the server of the test."""
+    uis: list[Ui] = []
+    looked: list[Looked] = []
+
+    def open_(view: str = "", *options: str, **context: Any) -> Page:
+        uis.append(Ui(url, *options))
+        made = Looked(
+            browser.new_context(bypass_csp=bool(context.pop("with_axe", False)), **context).new_page()
+        )
+        looked.append(made)
+        made.page.goto(f"{uis[-1].base}/{view}")
+        return made.page
+
+    yield open_
+    for one in looked:
+        one.page.context.close()
+    for ui in uis:
+        ui.stop()
+    assert [one.complaints for one in looked] == [[] for _ in looked]
+
+
+VIEWS = (
+    "#/flows",
+    "#/flows/night%2F1",
+    "#/flows/night%2F1?view=timeline",
+    "#/flows/night%2F1?view=nodes",
+    "#/flows/night%2F1?view=errors",
+    "#/flows/night%2F1/nodes/clean%5B3%5D",
+    "#/queues",
+    "#/queues/etl",
+    "#/workers",
+    "#/schedules",
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(failed: Flow, look: Callable[..., Page], scheme: str) -> None:
+    page = look("#/flows", with_axe=True, color_scheme=scheme)
+    for view in VIEWS:
+        page.goto(f"{page.url.partition('#')[0]}{view}")
+        expect(page.locator("h1")).to_be_visible()
+        page.wait_for_load_state("networkidle") if "night" not in view else page.wait_for_timeout(300)
+        found = Axe().run(page).response["violations"]
+        serious = [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in SERIOUS]
+        assert serious == [], (view, scheme)
+        assert SECRET not in page.content(), view
+
+
+def test_narrow_screens_scroll_in_one_direction(failed: Flow, look: Callable[..., Page]) -> None:
+    page = look("#/flows", viewport={"width": 380, "height": 800})
+    for view in VIEWS:
+        page.goto(f"{page.url.partition('#')[0]}{view}")
+        expect(page.locator("h1")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380, view
+
+
+def test_what_is_wrong_is_seen_at_once(failed: Flow, look: Callable[..., Page]) -> None:
+    page = look("#/flows/night%2F1")
+    expect(page.locator("h1")).to_contain_text("failed")
+    main = page.locator("main")
+    expect(main).to_contain_text("ValueError: no rows in postgresql://me:***@db/x")
+    expect(main).to_contain_text("clean[0..11]")
+    page.get_by_role("link", name="clean[3]").first.click()
+    expect(page.locator("h1")).to_contain_text("clean[3]")
+
+
+def test_a_failed_flow_is_retried_by_clicking(
+    flows: FlowProducer, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    mended = threading.Event()
+
+    def clean(ctx: Context) -> int:
+        if not mended.is_set() and ctx.node == "clean[3]":
+            raise ValueError("no rows")
+        return 1
+
+    flow = flows.submit(spec(), flow_id="f")
+    run_worker(["etl"], {"extract": lambda _: 1, "clean": clean, "report": lambda _: 1})
+    flow.wait(timeout=30)
+    page = look("#/flows/f")
+    mended.set()
+    page.get_by_role("button", name="Retry what failed").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Runs 2 nodes again")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert flow.status().state == "failed", "Escape changes nothing"
+    page.get_by_role("button", name="Retry what failed").click()
+    dialog.get_by_role("button", name=re.compile("Retry")).click()
+    expect(page.locator("h1")).to_contain_text("completed")
+    assert flow.status().state == "completed"
+
+
+def test_changes_are_seen_as_they_happen(
+    flows: FlowProducer, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    go_on = threading.Event()
+    flows.submit(spec(), flow_id="f")
+    page = look("#/flows/f")
+    expect(page.locator("h1")).to_contain_text("running")
+
+    def clean(ctx: Context) -> None:
+        if ctx.node == "clean[5]":
+            assert go_on.wait(60)
+
+    run_worker(["etl"], {"extract": lambda _: 1, "clean": clean, "report": lambda _: 1})
+    expect(page.locator("main")).to_contain_text("12 completed")
+    go_on.set()
+    expect(page.locator("h1")).to_contain_text("completed")
+
+
+def test_a_flow_of_10_000_nodes_and_an_array_of_a_million_are_some_boxes(
+    flows: FlowProducer, look: Callable[..., Page]
+) -> None:
+    parts = [f"part-{at}" for at in range(10_000)]
+    nodes = [FlowNode("a"), *(FlowNode(name, job="part", after=["a"]) for name in parts)]
+    array = ArrayNode("score", over=range(1_000_000), after=["a"])
+    flows.submit(
+        FlowSpec("n", [*nodes, array, FlowNode("end", after=[*parts, "score"])], queue="nobody"), flow_id="f"
+    )
+    page = look("#/flows/f")
+    expect(page.locator("main")).to_contain_text("4 groups of nodes")
+    page.get_by_role("link", name=re.compile(r"part-0\.\.9999")).first.click()
+    expect(page.locator("main")).to_contain_text("part-17")
+    page.get_by_label(re.compile("name", re.IGNORECASE)).last.fill("part-999*")
+    expect(page.locator("main")).to_contain_text("part-9990")
+
+
+def test_payloads_are_text(flows: FlowProducer, look: Callable[..., Page]) -> None:
+    name = "<img src=x onerror=window.bad=1>"
+    data = {"html": "<script>window.bad=1</script>", name: 1}
+    flows.submit(FlowSpec(name, [FlowNode(name, data=data, queue="nobody")], labels={"a": name}), flow_id="f")
+    page = look("#/flows")
+    expect(page.locator("main")).to_contain_text(name)
+    page.goto(f"{page.url.partition('#')[0]}#/flows/f")
+    expect(page.locator("h1")).to_contain_text(name)
+    page.goto(
+        f"{page.url.partition('#')[0]}#/flows/f/nodes/{'%3Cimg%20src%3Dx%20onerror%3Dwindow.bad%3D1%3E'}"
+    )
+    expect(page.locator("main")).to_contain_text("<script>window.bad=1</script>")
+    assert page.evaluate("window.bad") is None
+
+
+def test_an_unknown_flow_and_a_wrong_token_say_so(look: Callable[..., Page]) -> None:
+    page = look("#/flows/no-such-flow")
+    expect(page.locator("main")).to_contain_text("no flow no-such-flow")
+    page = look("#/flows", "--token", "right")
+    field = page.get_by_label(re.compile("token", re.IGNORECASE))
+    field.fill("wrong")
+    field.press("Enter")
+    expect(page.locator("body")).to_contain_text("not valid")
+    field.fill("right")
+    field.press("Enter")
+    expect(page.locator("h1")).to_contain_text("Flows")
+    expect(field).to_be_hidden()
+
+
+def test_a_slash_focuses_the_search(failed: Flow, look: Callable[..., Page]) -> None:
+    page = look("#/flows")
+    expect(page.locator("main")).to_contain_text("nightly")
+    page.keyboard.press("/")
+    page.keyboard.type("nothing like it")
+    expect(page.locator("main")).not_to_contain_text("nightly")
+    assert "search=nothing" in page.url
+
+
+def test_a_read_only_console_offers_no_changes(failed: Flow, look: Callable[..., Page]) -> None:
+    page = look("#/flows/night%2F1", "--read-only")
+    expect(page.locator("h1")).to_contain_text("failed")
+    expect(page.get_by_role("button", name=re.compile("Retry|Restart|Cancel"))).to_have_count(0)
