@@ -5,5 +5,6 @@ any path. Needs the extra ``[ui]``.
 """
 
 from glidemq_orchestrate.console.app import create_app
+from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
 
-__all__ = ["create_app"]
+__all__ = ["Guard", "NotAllowed", "NotSignedIn", "create_app"]

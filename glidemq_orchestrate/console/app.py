@@ -18,6 +18,7 @@ from glidemq_orchestrate import __version__
 from glidemq_orchestrate.clients.client import AsyncClient
 from glidemq_orchestrate.console import flow_changes, flow_pages, queue_changes, queue_pages
 from glidemq_orchestrate.console.access import Access
+from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
 from glidemq_orchestrate.console.live import Live
 from glidemq_orchestrate.console.shown import masked_line
 from glidemq_orchestrate.console.snapshots import FlowViews
@@ -45,12 +46,14 @@ class Console:
     Attributes:
         client: The server that is shown.
         about: What the page is told of the service.
+        guard: Who may see and change what.
         views: The flows that were looked at last.
         live: What is looked at now.
     """
 
     client: AsyncClient
     about: dict[str, Any]
+    guard: Guard
     views: FlowViews = field(init=False)
     live: Live = field(init=False)
     _names: list[str] = field(default_factory=list)
@@ -77,13 +80,14 @@ class Console:
             return self._names
 
 
-def create_app(
+def create_app(  # noqa: PLR0913  its settings
     url: Address = None,
     *,
     prefix: str = DEFAULT_PREFIX,
     token: str = "",
     read_only: bool = False,
     behind_proxy: bool = False,
+    guard: Guard | None = None,
 ) -> Access:
     """The console as an ASGI application, to be served or mounted under any path.
 
@@ -97,6 +101,7 @@ def create_app(
         read_only: It has no route that changes anything.
         behind_proxy: Somebody in front of it signs people in, so requests to any name are answered without a
             token.
+        guard: Says who may see and change what, if the application in which it is mounted knows that.
 
     Raises:
         ConfigurationError: The URL or the prefix is not valid.
@@ -109,7 +114,7 @@ def create_app(
         "prefix": prefix,
         "read_only": read_only,
     }
-    console = Console(client, about)
+    console = Console(client, about, guard or Guard())
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -133,6 +138,8 @@ def create_app(
         api.include_router(queue_changes.router)
     app.include_router(api)
     app.add_exception_handler(GlideMQError, _refused)
+    app.add_exception_handler(NotSignedIn, _not_signed_in)
+    app.add_exception_handler(NotAllowed, _not_allowed)
     app.add_api_route("/", _page, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.middleware("http")(_unstored)
@@ -149,6 +156,14 @@ async def _unstored(request: Request, go_on: Callable[[Request], Awaitable[Respo
     response = await go_on(request)
     response.headers.setdefault("cache-control", "no-store")
     return response
+
+
+async def _not_signed_in(_request: Request, _exc: Exception) -> Response:
+    return JSONResponse({"error": "you are not signed in", "fix": "sign in, and open this page again"}, 401)
+
+
+async def _not_allowed(_request: Request, exc: Exception) -> Response:
+    return JSONResponse({"error": str(exc), "fix": "ask whoever gives permissions"}, 403)
 
 
 async def _refused(_request: Request, exc: Exception) -> Response:

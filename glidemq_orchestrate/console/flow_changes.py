@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
+from glidemq_orchestrate.console.guard import check_flow
 from glidemq_orchestrate.console.parts import Name, Shared
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(check_flow)])
 BY_HAND: Final = "by the console"
 
 

@@ -8,10 +8,11 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import PlainTextResponse, StreamingResponse
 
 from glidemq_orchestrate.clients.flows import AsyncFlow
+from glidemq_orchestrate.console.guard import check_flow, check_signed_in
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
@@ -21,7 +22,8 @@ from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, critical_path
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(check_signed_in)])
+GUARDED: Final = [Depends(check_flow)]
 PAGE: Final = 50
 MAX_SEARCHED: Final = 2_000
 """How many flows a search looks at, newest first."""
@@ -44,6 +46,7 @@ async def about(console: Shared) -> dict[str, Any]:
 @router.get("/flows")
 async def flows(  # noqa: PLR0913, PLR0917  its filters
     console: Shared,
+    request: Request,
     state: str | None = None,
     search: str = "",
     label: str = "",
@@ -64,7 +67,9 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
         looked += len(page)
         for status in page:
             before = status
-            if all(_matches(status, word) for word in words):
+            if not all(_matches(status, word) for word in words):
+                continue
+            if await console.guard.sees_flow(request, status.labels):
                 found.append(status)
                 if len(found) == limit:
                     break
@@ -82,7 +87,7 @@ def _matches(status: FlowStatus, word: str) -> bool:
     return any(word in text.lower() for text in texts) or word.startswith(f"{status.id.lower()}~")
 
 
-@router.get("/flows/{flow_id}/nodes/{name}/data")
+@router.get("/flows/{flow_id}/nodes/{name}/data", dependencies=GUARDED)
 async def whole_data(console: Shared, flow_id: Name, name: Name) -> Response:
     """The data of a node as a whole."""
     flow = await console.client.flows.get(flow_id)
@@ -91,7 +96,7 @@ async def whole_data(console: Shared, flow_id: Name, name: Name) -> Response:
     return PlainTextResponse(shown(job.data, whole=True)["text"])
 
 
-@router.get("/flows/{flow_id}/nodes/{name}/result")
+@router.get("/flows/{flow_id}/nodes/{name}/result", dependencies=GUARDED)
 async def whole_result(console: Shared, flow_id: Name, name: Name) -> Response:
     """The result of a node as a whole."""
     flow = await console.client.flows.get(flow_id)
@@ -99,7 +104,7 @@ async def whole_result(console: Shared, flow_id: Name, name: Name) -> Response:
     return PlainTextResponse(shown(found.get(name), whole=True)["text"])
 
 
-@router.get("/flows/{flow_id}/nodes/{name}/logs")
+@router.get("/flows/{flow_id}/nodes/{name}/logs", dependencies=GUARDED)
 async def logs(
     console: Shared, flow_id: Name, name: Name, after: Annotated[int, Query(ge=0)] = 0
 ) -> dict[str, Any]:
@@ -109,7 +114,7 @@ async def logs(
     return {"lines": [masked_line(line) for line in found.lines], "total": found.total, "first": found.first}
 
 
-@router.get("/flows/{flow_id}/nodes/{name}")
+@router.get("/flows/{flow_id}/nodes/{name}", dependencies=GUARDED)
 async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
     """A node with its data, inputs, result, log and history; or an element of an array, by ``clean[17]``."""
     flow: AsyncFlow = await console.client.flows.get(flow_id)
@@ -185,7 +190,7 @@ async def _record(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
     return found
 
 
-@router.get("/flows/{flow_id}/nodes")
+@router.get("/flows/{flow_id}/nodes", dependencies=GUARDED)
 async def nodes(  # noqa: PLR0913, PLR0917  its filters
     console: Shared,
     flow_id: Name,
@@ -213,7 +218,7 @@ async def nodes(  # noqa: PLR0913, PLR0917  its filters
     return {"nodes": [node_row(one) for one in found], "total": len(places)}
 
 
-@router.get("/flows/{flow_id}/failures")
+@router.get("/flows/{flow_id}/failures", dependencies=GUARDED)
 async def failures(console: Shared, flow_id: Name) -> dict[str, Any]:
     """The failed nodes by cause."""
     flow = await console.client.flows.get(flow_id)
@@ -223,7 +228,7 @@ async def failures(console: Shared, flow_id: Name) -> dict[str, Any]:
     return {"groups": groups}
 
 
-@router.get("/flows/{flow_id}/timeline")
+@router.get("/flows/{flow_id}/timeline", dependencies=GUARDED)
 async def timeline(
     console: Shared, flow_id: Name, limit: Annotated[int, Query(ge=1, le=MAX_BARS)] = 200
 ) -> dict[str, Any]:
@@ -264,7 +269,7 @@ def _bar(
     }
 
 
-@router.get("/flows/{flow_id}/plan")
+@router.get("/flows/{flow_id}/plan", dependencies=GUARDED)
 async def plan(
     console: Shared, flow_id: Name, action: Literal["retry", "restart", "cancel"]
 ) -> dict[str, Any]:
@@ -284,7 +289,7 @@ async def plan(
     return {"text": f"{text}{done:,} completed nodes keep their results.", "nodes": open_ones}
 
 
-@router.get("/flows/{flow_id}/live")
+@router.get("/flows/{flow_id}/live", dependencies=GUARDED)
 async def live(console: Shared, flow_id: Name) -> Response:
     """The changes of a flow as server-sent events, until it has ended."""
     await console.views.get(flow_id)  # an error here is an answer; later it would only end the stream
@@ -302,7 +307,7 @@ async def _told(console: Any, flow_id: Name) -> AsyncIterator[bytes]:
         yield f"event: {change['kind']}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-@router.get("/flows/{flow_id}")
+@router.get("/flows/{flow_id}", dependencies=GUARDED)
 async def flow(console: Shared, flow_id: Name) -> dict[str, Any]:
     """A flow with its groups of nodes, where they are drawn, and their states."""
     view = await console.views.get(flow_id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
+from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared
 from glidemq_orchestrate.errors import JobStateConflict
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(check_queues)])
 MAX_REPLAYED: Final = 1_000
 
 

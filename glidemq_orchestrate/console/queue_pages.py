@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
 from glidemq_orchestrate.attempts.workers import WorkerInfo
+from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, job_row
 from glidemq_orchestrate.console.shown import shown, time_text
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.statistics import Durations
 from glidemq_orchestrate.schedules.schedule import ScheduleEntry
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(check_queues)])
 AT_ONCE: Final = 8
 MINUTES: Final = 24 * 60
 PAGE: Final = 50

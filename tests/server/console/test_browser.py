@@ -137,13 +137,13 @@ def test_a_failed_flow_is_retried_by_clicking(
     flow.wait(timeout=30)
     page = look("#/flows/f")
     mended.set()
-    page.get_by_role("button", name="Retry what failed").click()
+    page.get_by_role("button", name="Retry failed nodes").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Runs 2 nodes again")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     assert flow.status().state == "failed", "Escape changes nothing"
-    page.get_by_role("button", name="Retry what failed").click()
+    page.get_by_role("button", name="Retry failed nodes").click()
     dialog.get_by_role("button", name=re.compile("Retry")).click()
     expect(page.locator("h1")).to_contain_text("completed")
     assert flow.status().state == "completed"
