@@ -4,7 +4,9 @@
 any path. Needs the extra ``[ui]``.
 """
 
+from fastapi import Request
+
 from glidemq_orchestrate.console.app import create_app
 from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
 
-__all__ = ["Guard", "NotAllowed", "NotSignedIn", "create_app"]
+__all__ = ["Guard", "NotAllowed", "NotSignedIn", "Request", "create_app"]

@@ -68,7 +68,7 @@ class Access:
             await self._begin(scope, receive, send)
         elif path == "/" and (given := parse_qs(scope.get("query_string", b"").decode()).get("token")):
             await self._enter(scope, send, given[0])
-        elif path.startswith(("/api/", "/metrics")) and not self._is_known(headers):
+        elif path.startswith(("/api/", "/metrics", "/of")) and not self._is_known(headers):
             await _answer(
                 send, 401, "the token is missing or wrong", "enter the token that glidemq ui printed"
             )

@@ -141,6 +141,7 @@ def create_app(  # noqa: PLR0913  its settings
     app.add_exception_handler(NotSignedIn, _not_signed_in)
     app.add_exception_handler(NotAllowed, _not_allowed)
     app.add_api_route("/", _page, include_in_schema=False)
+    app.add_api_route("/of", flow_pages.of, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.middleware("http")(_unstored)
     return Access(app, token=token, is_behind_proxy=behind_proxy, close=console.close)

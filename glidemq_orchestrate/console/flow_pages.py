@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, StreamingResponse
 
 from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
@@ -27,7 +28,7 @@ GUARDED: Final = [Depends(check_flow)]
 PAGE: Final = 50
 MAX_SEARCHED: Final = 2_000
 """How many flows a search looks at, newest first."""
-MAX_ARRAYS: Final = 30
+MAX_LINKED: Final = 200
 MAX_BARS: Final = 300
 MAX_NAMED: Final = 20
 LOG_LINES: Final = 200
@@ -78,6 +79,31 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
             break
     is_more = before is not None and len(found) == limit
     return {"flows": [flow_row(one) for one in found], "next": found[-1].id if is_more else None}
+
+
+async def of(console: Shared, request: Request) -> Response:
+    """Open the flow with the labels in the query, or the list of those that have them.
+
+    For links from other applications: ``of?dag_id=sales&run_id=r1&task_id=nightly``.
+    """
+    wanted = {
+        key: value for key, value in request.query_params.items() if (key, value) != ("map_index", "-1")
+    }
+    key = "run_id" if "run_id" in wanted else next(iter(wanted), "")
+    # Whoever makes the link may leave a plus sign as it is, which then stands for a space.
+    values = dict.fromkeys([wanted.get(key, ""), wanted.get(key, "").replace(" ", "+")])
+    found = [
+        status
+        for value in values
+        if value
+        for status in await console.client.flows.list(label=(key, value), limit=MAX_LINKED)
+        if all(status.labels.get(one) == text for one, text in wanted.items() if one != key)
+        and await console.guard.sees_flow(request, status.labels)
+    ]
+    if len(found) == 1:
+        return RedirectResponse(f"./#/flows/{quote(found[0].id, safe='')}", 303)
+    words = " ".join(f"{one}={text}" for one, text in wanted.items())
+    return RedirectResponse(f"./#/flows?search={quote(words, safe='')}", 303)
 
 
 def _matches(status: FlowStatus, word: str) -> bool:

@@ -25,6 +25,23 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": _modules("triggers", "glidemq", "messages", "node", "queue"),
         "queues": ["airflow_provider_glidemq.queues.glidemq.GlideMQMessageQueueProvider"],
         "notifications": ["airflow_provider_glidemq.notifications.glidemq.GlideMQNotifier"],
+        "plugins": [
+            {"name": "glidemq", "plugin-class": "airflow_provider_glidemq.plugins.glidemq.GlideMQPlugin"}
+        ],
+        "config": {
+            "glidemq": {
+                "description": "The console of glide-mq in Airflow's pages.",
+                "options": {
+                    "console_conn_id": {
+                        "description": "The connection whose server it shows.",
+                        "type": "string",
+                        "version_added": "0.1.0",
+                        "example": None,
+                        "default": "glidemq_default",
+                    }
+                },
+            }
+        },
         "extra-links": ["airflow_provider_glidemq.links.glidemq.GlideMQLink"],
         "asset-uris": [
             {

@@ -186,7 +186,7 @@ def test_a_flow_of_10_000_nodes_and_an_array_of_a_million_are_some_boxes(
 
 def test_payloads_are_text(flows: FlowProducer, look: Callable[..., Page]) -> None:
     name = "<img src=x onerror=window.bad=1>"
-    data = {"html": "<script>window.bad=1</script>", name: 1}
+    data: dict[str, Any] = {"html": "<script>window.bad=1</script>", name: 1}
     flows.submit(FlowSpec(name, [FlowNode(name, data=data, queue="nobody")], labels={"a": name}), flow_id="f")
     page = look("#/flows")
     expect(page.locator("main")).to_contain_text(name)

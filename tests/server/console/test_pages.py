@@ -232,3 +232,22 @@ def test_a_read_only_console_has_no_route_that_changes(open_console: Callable[..
     paths = get(console, "/api/openapi.json")["paths"]
     assert {method for path in paths.values() for method in path} == {"get"}
     assert console.post("/api/queues/etl/pause", headers=WRITES).status_code in (404, 405)
+
+
+def test_a_link_by_labels_opens_the_flow_or_the_list(console: TestClient, flows: FlowProducer) -> None:
+    run = "manual__2026-11-30T00:00:00+00:00"
+    for task, index in (("a", ""), ("b", "0"), ("b", "1")):
+        labels = {"dag_id": "d", "run_id": run, "task_id": task} | ({"map_index": index} if index else {})
+        spec = FlowSpec("n", [FlowNode("x", queue="etl")], labels=labels)
+        flows.submit(spec, flow_id=f"f/{task}{index}")
+
+    def target(query: str) -> str:
+        reply = console.get(f"/of?{query}", follow_redirects=False)
+        assert reply.status_code == 303
+        return str(reply.headers["location"])
+
+    for text in (run.replace("+", "%2B"), run):
+        assert target(f"dag_id=d&run_id={text}&task_id=a&map_index=-1") == "./#/flows/f%2Fa"
+        assert target(f"dag_id=d&run_id={text}&task_id=b&map_index=1") == "./#/flows/f%2Fb1"
+    assert target("dag_id=d&run_id=none").startswith("./#/flows?search=dag_id%3Dd%20run_id%3Dnone")
+    assert target("dag_id=d").startswith("./#/flows?search=")
