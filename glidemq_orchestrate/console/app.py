@@ -16,7 +16,7 @@ from starlette.responses import FileResponse
 
 from glidemq_orchestrate import __version__
 from glidemq_orchestrate.clients.client import AsyncClient
-from glidemq_orchestrate.console import flow_changes, flow_pages, queue_changes, queue_pages
+from glidemq_orchestrate.console import flow_changes, flow_pages, metrics, queue_changes, queue_pages
 from glidemq_orchestrate.console.access import Access
 from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
 from glidemq_orchestrate.console.live import Live
@@ -45,17 +45,21 @@ class Console:
 
     Attributes:
         client: The server that is shown.
+        settings: The server.
         about: What the page is told of the service.
         guard: Who may see and change what.
         views: The flows that were looked at last.
         live: What is looked at now.
+        scraper: Reads what Prometheus asks for.
     """
 
     client: AsyncClient
+    settings: ConnectionSettings
     about: dict[str, Any]
     guard: Guard
     views: FlowViews = field(init=False)
     live: Live = field(init=False)
+    scraper: metrics.Scraper = field(init=False)
     _names: list[str] = field(default_factory=list)
     _names_at: float = -NAMES_SECONDS
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -64,11 +68,18 @@ class Console:
         """Begin with nothing."""
         self.views = FlowViews(self.client)
         self.live = Live(self.client, self.views)
+        self.scraper = metrics.Scraper(self, self.settings)
 
     async def close(self) -> None:
         """End what goes on, and close the connections."""
         self.live.stop()
+        await self.scraper.close()
         await self.client.close()
+
+    @property
+    def known_queues(self) -> list[str]:
+        """The names of the queues as they were read last."""
+        return self._names
 
     async def queues(self) -> list[str]:
         """The names of all queues, at most 15 s old: to find them, all keys of the server are scanned."""
@@ -114,7 +125,7 @@ def create_app(  # noqa: PLR0913  its settings
         "prefix": prefix,
         "read_only": read_only,
     }
-    console = Console(client, about, guard or Guard())
+    console = Console(client, settings, about, guard or Guard())
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -137,6 +148,7 @@ def create_app(  # noqa: PLR0913  its settings
         api.include_router(flow_changes.router)
         api.include_router(queue_changes.router)
     app.include_router(api)
+    app.include_router(metrics.router)
     app.add_exception_handler(GlideMQError, _refused)
     app.add_exception_handler(NotSignedIn, _not_signed_in)
     app.add_exception_handler(NotAllowed, _not_allowed)

@@ -9,10 +9,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate.errors import (
-    ConfigurationError,
-    FlowNotFound,
-)
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError
 from glidemq_orchestrate.flows.backend import read_status, ref_of
 from glidemq_orchestrate.flows.generation import (
     TOMBSTONE,
@@ -38,12 +35,23 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function, parts, side_by_side
+from glidemq_orchestrate.wire.call import (
+    Call,
+    Op,
+    ask,
+    ask_all,
+    ask_each,
+    command,
+    function,
+    parts,
+    side_by_side,
+)
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 100
 ABANDONED_AFTER: Final = timedelta(minutes=15)
 MAX_LISTED: Final = 10_000
+LISTED: Final[Sequence[FlowState]] = tuple(state for state in FlowState if state is not FlowState.UNKNOWN)
 SLICES: Final = 20
 
 
@@ -218,6 +226,23 @@ def sweep(
 def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
     """A page of the ids of running flows of a home queue."""
     return command("ZRANGE", f"{home.flows()}:state:running", first, first + count - 1, decode=list)
+
+
+def flow_counts(prefix: str) -> Op[dict[str, dict[FlowState, int] | GlideMQError]]:
+    """How many flows are listed in each state, by home queue; an error for a home that cannot be read."""
+    homes: list[str] = yield from ask(home_queues(prefix))
+    found: dict[str, dict[FlowState, int] | GlideMQError] = {}
+    for some in parts(homes, PER_TRIP):
+        keys = [f"{QueueKeys(prefix, home).flows()}:state:{state}" for home in some for state in LISTED]
+        sizes = yield from ask_each([command("ZCARD", key, decode=int) for key in keys])
+        for at, home in enumerate(some):
+            mine = dict(zip(LISTED, sizes[at * len(LISTED) :], strict=False))
+            failed = [size for size in mine.values() if isinstance(size, GlideMQError)]
+            counts: dict[FlowState, int] = {
+                state: size for state, size in mine.items() if not isinstance(size, GlideMQError)
+            }
+            found[home] = failed[0] if failed else counts
+    return found
 
 
 def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:

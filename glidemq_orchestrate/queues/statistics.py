@@ -32,6 +32,11 @@ OTHERS: Final = ""
 DAY_MS: Final = 86_400_000
 STEPS: Final = 4
 """Buckets per doubling of a duration below a second."""
+BOUNDS_SECONDS: Final = (
+    0.004, 0.016, 0.064, 0.128, 0.256, 0.512, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0,
+    14_400.0, 86_400.0,
+)  # fmt: skip
+"""Some bounds between buckets, for those that want few."""
 _UNITS: Final = {"q": 250, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
 _BUCKET: Final = re.compile(r"f[0-3]?\d|[qsmh][0-5]?\d|d\d{1,5}", re.ASCII)
 _MAX: Final = {"mean": 1e13, "squares": 1e26}

@@ -290,6 +290,12 @@ def index_page(queue: QueueKeys, first: int) -> Call[list[str]]:
     return command("ZRANGE", queue.key(INDEX), first, first + PAGE - 1, decode=replies.texts)
 
 
+def due_by(queue: QueueKeys, until_ms: int, count: int) -> Call[list[str]]:
+    """Up to ``count`` members of the index that are due by a time."""
+    words = ("ZRANGEBYSCORE", queue.key(INDEX), "-inf", until_ms, "LIMIT", 0, count)
+    return command(*words, decode=replies.texts)
+
+
 def set_check_times(queue: QueueKeys, times: Mapping[str, int], how: Literal["LT", "NX"]) -> Call[None]:
     """Set when to check members: at these times or earlier (LT), or only if they are not indexed (NX)."""
     words = [word for name, at in times.items() for word in (at, name)]

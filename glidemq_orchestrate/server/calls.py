@@ -46,6 +46,16 @@ def server_facts() -> Call[dict[str, str]]:
     )
 
 
+def server_memory() -> Call[tuple[int, int]]:
+    """How many bytes the server uses, and how many it may use; 0 for no limit."""
+
+    def decode(reply: str) -> tuple[int, int]:
+        fields = dict(re.findall(r"^([a-z_]+):(\d+)\r?$", reply, re.MULTILINE))
+        return int(fields["used_memory"]), int(fields.get("maxmemory", 0))
+
+    return command("INFO", "memory", decode=decode)
+
+
 def server_settings(*names: str) -> Call[dict[str, str]]:
     """Settings of the server; many users lack the right to read them."""
     return command("CONFIG", "GET", *names, decode=replies.mapping)
