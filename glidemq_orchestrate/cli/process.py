@@ -182,6 +182,16 @@ def worker(
         ),
     ] = 30,
     stop_after: StopAfter = 10,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve what the worker counts, over all its processes, to Prometheus: at /metrics of this "
+            "port. 0: any free port, which is logged. Needs the extra [metrics]. Default: do not.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address of that port.")] = "127.0.0.1",
     allow_import: AllowImport = None,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
@@ -221,7 +231,8 @@ def worker(
     open_before, made = left_open(), list[Worker]()
     if not reload:  # the parent of processes that are restarted with other code loads none of it
         importlib.import_module("glidemq_orchestrate.io.aio")  # once, for all that are forked
-        serve(made.append, number=0, concurrency=concurrency)
+        single = partial(serve, metrics_port=metrics_port, metrics_host=metrics_host)
+        single(made.append, number=0, concurrency=concurrency)
     is_single = reload or made[0].handlers.single_process
     count = process_count(1 if processes is None and is_single else processes, concurrency)
     if count == 1 and not (reload or max_jobs or max_memory):
@@ -234,7 +245,9 @@ def worker(
         for number, share in enumerate(places, 1)
     ]
     method = "spawn" if reload else start_method(open_before)
-    if code := WorkerProcesses(targets, limits=limits, method=method, watched=watched).run():
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    processes_ = WorkerProcesses(targets, limits=limits, method=method, watched=watched, metrics=metrics)
+    if code := processes_.run():
         raise typer.Exit(code)
 
 

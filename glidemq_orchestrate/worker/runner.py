@@ -31,6 +31,7 @@ from glidemq_orchestrate.worker.held_jobs import (
     UnreportedStarts,
 )
 from glidemq_orchestrate.worker.job_slots import JobSlots
+from glidemq_orchestrate.worker.metrics import JobMeter
 from glidemq_orchestrate.worker.slices import SliceSizes, ends_of, execute_slice, is_of_elements, with_added
 from glidemq_orchestrate.worker.statistics import JobStatistics
 from glidemq_orchestrate.worker.tasks import JobTask
@@ -61,6 +62,7 @@ class JobRunner:
         report_start: Reports the start of an attempt to the server; returns whether it still owns its job.
         is_late: Whether the leases of a queue were not renewed recently.
         note_lease: Called with the lease of a job that has its own, in seconds.
+        meter: Counts the jobs for Prometheus, if anybody reads that.
 
     Attributes:
         log: The log lines about the ends of jobs.
@@ -78,6 +80,7 @@ class JobRunner:
         report_start: Callable[[Attempt], Awaitable[bool]],
         is_late: Callable[[str], bool],
         note_lease: Callable[[float], None],
+        meter: JobMeter | None,
     ) -> None:
         self._executor, self._slots, self._handlers = executor, slots, executor.handlers
         self._report, self._wake, self._stop, self._report_start = report, wake, stop, report_start
@@ -94,7 +97,7 @@ class JobRunner:
         )
         self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
         self.log, self._events = JobLog(), JobEvents(executor.middleware)
-        self.statistics = JobStatistics(executor.clock)
+        self.statistics = JobStatistics(executor.clock, meter)
         self._sizes = SliceSizes(executor.handlers)
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
@@ -277,6 +280,7 @@ class JobRunner:
         seconds = self._loop.time() - execution.started
         self._slots.ran(seconds)
         for attempt in execution.attempts:
+            self.statistics.returned(attempt)
             if self._running.get((attempt.queue, attempt.job_id)) is execution:
                 del self._running[attempt.queue, attempt.job_id]
             if attempt.suspect:
@@ -306,6 +310,7 @@ class JobRunner:
         self._messenger.close(attempt)
         self._slots.free(attempt)
         if outcome is None:
+            self.statistics.lost(attempt)
             self._events.emit("lost", attempt, seconds)
             self._wake()
         else:

@@ -18,6 +18,7 @@ from glidemq_orchestrate.queues.statistics import HandlerTally, record
 from glidemq_orchestrate.wire import stored
 from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.metrics import JobMeter
 
 REPORT_SECONDS: Final = 5.0
 MILLISECONDS: Final = 1_000
@@ -45,24 +46,41 @@ class JobStatistics:
 
     Args:
         clock: The time of the server.
+        meter: Counts them for Prometheus; None if nobody reads that.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, meter: JobMeter | None = None) -> None:
+        self._clock, self._meter = clock, meter
         self._noted: defaultdict[str, defaultdict[str, _Noted]] = defaultdict(partial(defaultdict, _Noted))
 
     def started(self, attempt: Attempt) -> None:
         """Count how long a job was ready, until now if it was prefetched, else until it was fetched."""
+        if self._meter is not None:
+            self._meter.started(attempt)
         since, _, number = attempt.entry_id.partition("-")
         if not number:  # from a list: nothing says since when it was ready
             return
         until = self._clock.now_ms() if attempt.is_ahead else stored.exact(attempt.processed_on)
         if until is not None:
             self._noted[attempt.queue][attempt.name].waiting.append(until - int(since))
+            if self._meter is not None:
+                self._meter.waited(attempt, (until - int(since)) / MILLISECONDS)
+
+    def returned(self, attempt: Attempt) -> None:
+        """Note that the handler of an attempt has returned, however it ended."""
+        if self._meter is not None:
+            self._meter.returned(attempt)
+
+    def lost(self, attempt: Attempt) -> None:
+        """Note that an attempt has lost its job."""
+        if self._meter is not None:
+            self._meter.lost(attempt)
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Count an accepted outcome."""
         attempt = outcome.attempt
+        if self._meter is not None:
+            self._meter.settled(outcome, verdict)
         if verdict == "ok" and outcome.kind in _RAN:
             self._noted[attempt.queue][attempt.name].running.append(attempt.seconds * MILLISECONDS)
         elif verdict == "failed":
@@ -72,6 +90,8 @@ class JobStatistics:
 
     def elements(self, attempt: Attempt, count: int) -> None:
         """Count elements of an array that ended well."""
+        if self._meter is not None:
+            self._meter.elements(attempt, count)
         self._noted[attempt.queue][attempt.name].running += [attempt.seconds * MILLISECONDS / count] * count
 
     async def report(self, run: Run, queue: QueueKeys) -> None:

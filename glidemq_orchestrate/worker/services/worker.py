@@ -12,6 +12,7 @@ requested again.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections import Counter
@@ -51,6 +52,7 @@ from glidemq_orchestrate.worker.handlers.named_call import check_packages
 from glidemq_orchestrate.worker.handlers.registered import Serving
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.messenger import Messenger
+from glidemq_orchestrate.worker.metrics import Counts, JobMeter, MetricsPort
 from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.receipts import Receipts
 from glidemq_orchestrate.worker.renewing import Heartbeats
@@ -101,6 +103,9 @@ class Worker(HandlerService, RegistersHandlers):
             ``spark.python``): ``mypackage`` allows ``mypackage.steps``, but not ``mypackage2``. Default:
             none.
         middleware: Wraps the call of each handler, outermost first; see ``Middleware``.
+        metrics_port: Serve what it counts to Prometheus, at ``/metrics`` of this port; 0 for any free one.
+            Needs the extra ``[metrics]``. Default: do not.
+        metrics_host: The address of that port.
         only_known: Give back jobs without a handler here instead of failing them, even if no other worker is
             alive. For a worker that runs only some of the jobs of a shared queue.
         clock: For tests.
@@ -128,6 +133,8 @@ class Worker(HandlerService, RegistersHandlers):
         shutdown_timeout: Duration = 10,
         allow_import: Sequence[str] = (),
         middleware: Iterable[Middleware] = (),
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         only_known: bool = False,
         clock: Clock | None = None,
     ) -> None:
@@ -167,6 +174,10 @@ class Worker(HandlerService, RegistersHandlers):
         self._chores = {name: self._chores_of(keys) for name, keys in self._queues.items()}
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
+        self._metrics = None if metrics_port is None else (metrics_host, metrics_port)
+        self._meter = JobMeter(self._slots)
+        self._is_metered = metrics_port is not None
+        self._port: MetricsPort | None = None
         self._processes: Processes | None = None
 
     @property
@@ -177,6 +188,16 @@ class Worker(HandlerService, RegistersHandlers):
     def jobs_taken(self) -> int:
         """The number of jobs that it has fetched since its start."""
         return self._slots.taken
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus reads what it counts, while it runs; None without a ``metrics_port``."""
+        return None if self._port is None else self._port.url
+
+    def measure(self) -> JobMeter:
+        """What counts its jobs for Prometheus: from its start, if this was called before."""
+        self._is_metered = True
+        return self._meter
 
     def retire(self) -> None:
         """Stop once its running jobs have ended, however long they take; ``stop`` ends the wait.
@@ -200,6 +221,10 @@ class Worker(HandlerService, RegistersHandlers):
         return f"worker {self.id} serves queues {queues} at {where}, {places}, handlers {handlers}"
 
     async def _begin(self) -> None:
+        if self._metrics is not None:
+            self._port = MetricsPort(*self._metrics, self._measured)
+            self._port.start()
+            logger.info("metrics at %s", self._port.url, extra={"action": "metrics"})
         if self._shards is not None:
             for keys in self._named:
                 await self._run(declare(keys, self._shards))
@@ -294,12 +319,22 @@ class Worker(HandlerService, RegistersHandlers):
         self._every(registration, ANNOUNCE_SECONDS, chores.announce, immediately=not is_registered)
         self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, chores.maintain)
         reclaim_seconds = min(self._lock_seconds / 2, RECLAIM_SECONDS)
-        self._every(f"reclaiming of queue {name}", reclaim_seconds, chores.reclaim)
+        self._every(f"reclaiming of queue {name}", reclaim_seconds, partial(self._reclaim, chores))
         self._every(f"supervision of queue {name}", UPKEEP_SECONDS, chores.supervise)
         report = partial(jobs.statistics.report, self._run_chore, keys)
         self._every(f"statistics of queue {name}", REPORT_SECONDS, report, immediately=False)
         fire = partial(chores.fire, feed)
         self._every(f"schedules of queue {name}", UPKEEP_SECONDS, fire, woken=feed.rescheduled)
+
+    async def _reclaim(self, chores: QueueChores) -> None:
+        await chores.reclaim()
+        self._meter.exchanged(chores.keys.queue)
+
+    def _measured(self) -> tuple[Counts, dict[int, int]]:
+        """What the port serves; in its thread."""
+        counts = Counts()
+        counts.add(self._meter.text())
+        return counts, {0: os.getpid()}
 
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> float | None:
         ended = self._feeds[keys.queue].unreported
@@ -328,6 +363,7 @@ class Worker(HandlerService, RegistersHandlers):
             report_start=self._report_start,
             is_late=self._heartbeats.is_late,
             note_lease=self._heartbeats.note_lease,
+            meter=self._meter if self._is_metered else None,
         )
 
     def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
@@ -381,6 +417,9 @@ class Worker(HandlerService, RegistersHandlers):
         for hook in self.handlers.stop_hooks:
             await self._quietly("a stop hook", partial(self._run_hook, hook))
         self._threads.close()
+        if (port := self._port) is not None:
+            self._port = None
+            await asyncio.to_thread(port.close)
 
     async def _report_statistics(self) -> None:
         if self._jobs is not None:

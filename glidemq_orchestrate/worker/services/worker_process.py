@@ -1,7 +1,7 @@
 """One of several worker processes, and its connection to the parent that started it.
 
-The process tells its parent when it is ready, and when it has reached a limit. The parent tells it to retire.
-If the parent has ended, however it ended, the process drains as after SIGTERM.
+The process tells its parent when it is ready, when it has reached a limit, and what it counts for Prometheus.
+The parent tells it to retire. If the parent has ended, however it ended, the process drains as after SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -28,6 +29,9 @@ HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 READY: Final = "ready"
 UNREACHABLE: Final = "unreachable"
 RETIRE: Final = "retire"
+COUNTS: Final = "["
+"""What a process has counted for Prometheus is a JSON array."""
+REPORT_SECONDS: Final = 1.0
 READY_SECONDS: Final = 0.02
 CHECK_SECONDS: Final = 0.2
 ORPHAN_SECONDS: Final = 30.0
@@ -70,13 +74,17 @@ class ParentLink:
     Args:
         connection: The end of the process.
         limits: When the process asks for its replacement.
+        is_metered: Whether it tells what it counts.
     """
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
-        self._connection, self._limits = connection, limits
+    def __init__(self, connection: Connection, limits: Limits, *, is_metered: bool) -> None:
+        self._connection, self._limits, self._is_metered = connection, limits, is_metered
+        self._lock, self._counts = threading.Lock(), ""
 
     def run(self, worker: Worker) -> None:
         """Run the worker until it is stopped. Raises as ``Worker.run``."""
+        if self._is_metered:
+            worker.measure()
         threading.Thread(target=self._attend, args=(worker,), name="glidemq-parent", daemon=True).start()
         try:
             worker.run()
@@ -84,6 +92,8 @@ class ParentLink:
             if exc.retryable:
                 self._say(UNREACHABLE)
             raise
+        finally:
+            self._report(worker)
 
     def _attend(self, worker: Worker) -> None:
         """Say what the parent needs to know, and do what it asks for, until it has ended."""
@@ -95,7 +105,9 @@ class ParentLink:
         while True:
             if not has_reached and (why := self._limits.reached(worker.jobs_taken)):
                 has_reached = self._say(why)
-            if not self._connection.poll(None if has_reached else CHECK_SECONDS):
+            self._report(worker)
+            idle = REPORT_SECONDS if self._is_metered else None
+            if not self._connection.poll(idle if has_reached else CHECK_SECONDS):
                 continue
             try:
                 self._connection.recv_bytes()
@@ -106,14 +118,24 @@ class ParentLink:
         time.sleep(worker.shutdown_seconds + ORPHAN_SECONDS)
         os._exit(1)
 
+    def _report(self, worker: Worker) -> None:
+        """Tell what the worker has counted, if that is wanted and has changed."""
+        if self._is_metered and (counts := worker.measure().text()) != self._counts:
+            self._counts = counts
+            self._say(counts)
+
     def _say(self, message: str) -> bool:
-        with suppress(OSError):  # the parent has ended, as the next look at the connection shows
+        with self._lock, suppress(OSError):  # the parent has ended, as the next look at the connection shows
             self._connection.send_bytes(message.encode())
         return True
 
 
 def run_process(
-    target: Target, connection: Connection, limits: Limits, of_parent: Sequence[Connection | int] | None
+    target: Target,
+    connection: Connection,
+    limits: Limits,
+    of_parent: Sequence[Connection | socket.socket | int] | None,
+    is_metered: bool,  # noqa: FBT001  passed on by multiprocessing
 ) -> None:
     """The process: run the worker to its end.
 
@@ -122,6 +144,7 @@ def run_process(
         connection: To the parent.
         limits: When the process is replaced.
         of_parent: What a forked process has inherited, and only its parent may have open; None: not forked.
+        is_metered: Whether it tells the parent what it counts.
     """
     for number in HANDLED:
         signal.signal(number, signal.SIG_DFL)
@@ -133,7 +156,7 @@ def run_process(
         else:
             one.close()
     try:
-        target(ParentLink(connection, limits).run)
+        target(ParentLink(connection, limits, is_metered=is_metered).run)
     finally:
         if of_parent is not None:
             sys.stdout.flush()

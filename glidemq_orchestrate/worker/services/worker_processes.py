@@ -17,6 +17,7 @@ import math
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -33,8 +34,10 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.forking import start_method
 from glidemq_orchestrate.foundation.machine import available_memory, cores, resident_memory
 from glidemq_orchestrate.foundation.values import whole
+from glidemq_orchestrate.worker.metrics import Counts, MetricsPort
 from glidemq_orchestrate.worker.services.worker import Worker
 from glidemq_orchestrate.worker.services.worker_process import (
+    COUNTS,
     HANDLED,
     READY,
     RETIRE,
@@ -65,6 +68,7 @@ class _Member:
         reached: The limit that it has reached; empty if none.
         failures: How often in a row it has ended without being asked.
         due: When it is to be started, if it does not run.
+        counts: What it has counted for Prometheus, as it last said.
     """
 
     number: int
@@ -78,6 +82,7 @@ class _Member:
     reached: str = ""
     failures: int = 0
     due: float = 0.0
+    counts: str = ""
 
     def __str__(self) -> str:
         """The process in messages."""
@@ -93,6 +98,7 @@ class WorkerProcesses:
         method: How processes are started.
         watched: Restart all processes after a change of a Python file in these folders. A process that cannot
             start then waits for the next change.
+        metrics: The host and port where the sum of what they count is read; None for nowhere.
 
     Raises:
         ConfigurationError: A process is over its memory limit without any job.
@@ -105,6 +111,7 @@ class WorkerProcesses:
         limits: Limits,
         method: Literal["fork", "spawn"],
         watched: Sequence[Path] = (),
+        metrics: tuple[str, int] | None = None,
     ) -> None:
         if limits.memory is not None and (used := resident_memory()) >= limits.memory:
             raise ConfigurationError(
@@ -117,6 +124,8 @@ class WorkerProcesses:
         self._events, self._events_in = -1, -1
         self._is_stopping, self._has_served = False, False
         self._failed_starts, self._code = 0, 0
+        self._metrics, self._past = metrics, Counts()
+        self._port: MetricsPort | None = None
 
     def run(self) -> int:
         """Run the processes until SIGTERM or SIGINT, or until one fails to start again and again.
@@ -125,6 +134,9 @@ class WorkerProcesses:
             0 after a signal; otherwise the exit code of the process that cannot start.
         """
         count = "1 worker process" if len(self._members) == 1 else f"{len(self._members)} worker processes"
+        if self._metrics is not None:
+            self._port = MetricsPort(*self._metrics, self._measured)
+            logger.info("metrics at %s", self._port.url, extra={"action": "metrics"})
         logger.info("%s (%sed)", count, self._method, extra={"action": "processes_started"})
         if self._method == "fork":
             gc.collect()
@@ -141,11 +153,24 @@ class WorkerProcesses:
                 self._stop()
                 for member in self._members:
                     self._disconnect(member)  # whatever still runs drains
+                if self._port is not None:
+                    self._port.close()
         logger.info("all worker processes have ended", extra={"action": "processes_stopped"})
         return self._code
 
     def _running(self) -> list[_Member]:
         return [member for member in self._members if member.process is not None]
+
+    def _measured(self) -> tuple[Counts, dict[int, int]]:
+        """What all processes have counted, those that have ended too; and their pids, by number."""
+        counts, pids = Counts(), {0: os.getpid()}
+        counts.add(self._past.text(), ended=True)
+        for member in self._running():
+            if member.counts:
+                counts.add(member.counts)
+            if member.process is not None and member.process.pid is not None:
+                pids[member.number] = member.process.pid
+        return counts, pids
 
     # --- starting ---
 
@@ -163,13 +188,14 @@ class WorkerProcesses:
 
     def _start(self, member: _Member) -> None:
         member.connection, theirs = Pipe()
-        inherited: list[Connection | int] | None = None
+        inherited: list[Connection | socket.socket | int] | None = None
         if self._method == "fork":
             inherited = [self._events, self._events_in]
             inherited += [one.connection for one in self._members if one.connection is not None]
+            inherited += [] if self._port is None else self._port.sockets
         member.process = self._context.Process(  # type: ignore[attr-defined]  # each context has it
             target=run_process,
-            args=(member.target, theirs, self._limits, inherited),
+            args=(member.target, theirs, self._limits, inherited, self._port is not None),
             name=f"glidemq-worker-{member.number}",
         )
         member.is_ready = member.is_ending = member.is_unreachable = False
@@ -189,12 +215,15 @@ class WorkerProcesses:
         due = min([member.due for member in self._waiting()], default=math.inf)
         pause = None if due == math.inf else max(due - time.monotonic(), 0.0)
         heard = {member.connection: member for member in self._members if member.connection is not None}
-        for ready in wait([self._events, *heard], pause):
+        asked: list[socket.socket] = [] if self._port is None else self._port.sockets
+        for ready in wait([self._events, *heard, *asked], pause):
             if isinstance(ready, int):
                 for number in os.read(ready, 1_000):
                     self._react(number)
             elif isinstance(ready, Connection):
                 self._hear(heard[ready])
+            elif self._port is not None:
+                self._port.attend(ready)
         for member in self._running():
             if member.process is not None and member.process.exitcode is not None:
                 self._ended(member, member.process.exitcode)
@@ -208,6 +237,8 @@ class WorkerProcesses:
                     member.is_ready, self._has_served, self._failed_starts = True, True, 0
                 elif said == UNREACHABLE:
                     member.is_unreachable = True
+                elif said.startswith(COUNTS):
+                    member.counts = said
                 else:
                     member.reached = said
         except (EOFError, OSError):
@@ -264,6 +295,9 @@ class WorkerProcesses:
     def _ended(self, member: _Member, code: int) -> None:
         self._hear(member)
         self._disconnect(member)
+        if member.counts:
+            self._past.add(member.counts, ended=True)
+            member.counts = ""
         was_ready, member.is_ready = member.is_ready, False
         who, how = str(member), _how(code)
         member.process = None
@@ -329,12 +363,14 @@ class WorkerProcesses:
             os.write(self._events_in, bytes([CHANGED]))
 
 
-def run_processes(
+def run_processes(  # noqa: PLR0913  all but the first have defaults
     make: Callable[[], Worker],
     processes: int | None = None,
     *,
     max_jobs: int | None = None,
     max_memory: int | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> int:
     """Run workers in several processes until SIGTERM or SIGINT; blocks, in the main thread.
 
@@ -350,6 +386,9 @@ def run_processes(
         max_jobs: Replace a process after about so many jobs. It fetches no more, and ends when its running
             jobs have ended; one process at a time.
         max_memory: Replace a process, in the same way, when it uses more than so many bytes (RSS).
+        metrics_port: Serve the sum of what the workers count to Prometheus; as for ``Worker``, which must not
+            have it then.
+        metrics_host: The address of that port.
 
     Returns:
         0 after a signal; otherwise the exit code of a process that cannot start.
@@ -362,7 +401,8 @@ def run_processes(
         raise ConfigurationError("run_processes handles signals. Fix: call it in the main thread")
     limits, count = Limits(max_jobs, max_memory), process_count(processes)
     targets = [partial(_run_made, make)] * count
-    return WorkerProcesses(targets, limits=limits, method=start_method()).run()
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    return WorkerProcesses(targets, limits=limits, method=start_method(), metrics=metrics).run()
 
 
 def _run_made(make: Callable[[], Worker], run: Callable[[Worker], None]) -> None:

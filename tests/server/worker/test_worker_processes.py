@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobState, Queue
@@ -247,11 +249,14 @@ def test_a_function_starts_them_in_python(
 
             if __name__ == "__main__":
                 make = partial(Worker, sys.argv[1], queues=["etl"], handlers=handlers)
-                sys.exit(run_processes(make, 2, max_jobs=100))
+                sys.exit(run_processes(make, 2, max_jobs=100, metrics_port=int(sys.argv[2])))
         """)
     )
-    with spawned([sys.executable, tmp_path / "main.py", url], cwd=tmp_path) as parent:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with spawned([sys.executable, tmp_path / "main.py", url, str(port)], cwd=tmp_path) as parent:
         eventually(lambda: len(pids(queue)) == 2, 60)
         assert queue.add_and_wait("sleep", 0) in pids(queue)
+        eventually(lambda: "_places 20.0" in httpx.get(f"http://127.0.0.1:{port}/metrics").text, 20)
         parent.terminate()
         assert parent.wait(20) == 0
