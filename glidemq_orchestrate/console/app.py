@@ -12,6 +12,7 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import FileResponse
 
 from glidemq_orchestrate import __version__
@@ -36,6 +37,8 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 STATIC: Final = Path(__file__).parent / "static"
 NAMES_SECONDS: Final = 15.0
+ANSWER_SECONDS: Final = 15.0
+GZIP_BYTES: Final = 1_000
 _NOT_THERE: Final = (FlowNotFound, FlowExpired, NodeNotFound, JobNotFound)
 
 
@@ -155,7 +158,8 @@ def create_app(  # noqa: PLR0913  its settings
     app.add_api_route("/", _page, include_in_schema=False)
     app.add_api_route("/of", flow_pages.of, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.middleware("http")(_unstored)
+    app.middleware("http")(_answered)
+    app.add_middleware(GZipMiddleware, minimum_size=GZIP_BYTES)
     return Access(app, token=token, is_behind_proxy=behind_proxy, close=console.close)
 
 
@@ -164,9 +168,14 @@ async def _page() -> FileResponse:
     return FileResponse(STATIC / "index.html")
 
 
-async def _unstored(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Nothing of the service is kept by browsers: it changes, and may be private."""
-    response = await go_on(request)
+async def _answered(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Answer in time; nothing of the service is kept by browsers: it changes, and may be private."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS if request.method == "GET" else None):
+            response = await go_on(request)
+    except TimeoutError:
+        error = f"the queue server has not answered within {ANSWER_SECONDS:.0f} s"
+        return JSONResponse({"error": error, "fix": ""}, status_code=503)
     response.headers.setdefault("cache-control", "no-store")
     return response
 

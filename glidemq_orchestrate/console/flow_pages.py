@@ -170,7 +170,7 @@ async def _wait(flow: AsyncFlow, node: NodeStatus) -> str:
 
 
 def _spark_url(progress: Any) -> str:
-    url = progress.get("spark_ui") if isinstance(progress, dict) else None
+    url = progress.get("ui") if isinstance(progress, dict) else None
     return url if isinstance(url, str) and url.startswith(("http://", "https://")) else ""
 
 

@@ -91,7 +91,7 @@ VIEWS = (
 )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_every_page_is_accessible(failed: Flow, look: Callable[..., Page], scheme: str) -> None:
     page = look("#/flows", with_axe=True, color_scheme=scheme)
     for view in VIEWS:

@@ -160,6 +160,31 @@ def test_it_goes_on_when_the_server_is_back(tmp_path: Any, start_ui: Callable[..
         assert reply.json()["flow"]["total"] == 5
 
 
+@pytest.mark.long
+def test_a_silent_server_is_said_in_time(tmp_path: Any, start_ui: Callable[..., Ui]) -> None:
+    with EmbeddedServer(data_dir=tmp_path) as server, FlowProducer(server.url) as flows:
+        flows.submit(fan_out(3), flow_id="f")
+        ui = start_ui(server.url)
+        assert ui.get("/api/flows/f").status_code == 200
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            reply = ui.get("/api/flows/f")
+            assert (reply.status_code, "has not answered" in reply.json()["error"]) == (503, True)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert ui.get("/api/flows/f").status_code == 200
+
+
+def test_what_is_large_is_compressed_and_changes_are_not(
+    flows: FlowProducer, url: str, start_ui: Callable[..., Ui]
+) -> None:
+    flows.submit(fan_out(3), flow_id="f")
+    ui = start_ui(url)
+    assert ui.get("/static/app.js").headers["content-encoding"] == "gzip"
+    with httpx.stream("GET", f"{ui.base}/api/flows/f/live", timeout=30) as reply:
+        assert "content-encoding" not in reply.headers
+
+
 def test_beyond_this_machine_it_needs_a_token(url: str, start_ui: Callable[..., Ui]) -> None:
     command = [sys.executable, "-m", "glidemq_orchestrate", "ui", "--url", url, "--host", "0.0.0.0"]  # noqa: S104
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
