@@ -29,6 +29,8 @@ PAGE: Final = 50
 MAX_SEARCHED: Final = 2_000
 """How many flows a search looks at, newest first."""
 MAX_LINKED: Final = 200
+_UNFILLED: Final = ("", "-1", "{MAP_INDEX}", "{TASK_ID}", "{RUN_ID}")
+"""What Airflow leaves in a link where it has no value, as for a task that is not mapped."""
 MAX_BARS: Final = 300
 MAX_NAMED: Final = 20
 LOG_LINES: Final = 200
@@ -86,9 +88,7 @@ async def of(console: Shared, request: Request) -> Response:
 
     For links from other applications: ``of?dag_id=sales&run_id=r1&task_id=nightly``.
     """
-    wanted = {
-        key: value for key, value in request.query_params.items() if (key, value) != ("map_index", "-1")
-    }
+    wanted = {key: text for key, text in request.query_params.items() if text not in _UNFILLED}
     key = "run_id" if "run_id" in wanted else next(iter(wanted), "")
     # Whoever makes the link may leave a plus sign as it is, which then stands for a space.
     values = dict.fromkeys([wanted.get(key, ""), wanted.get(key, "").replace(" ", "+")])
@@ -151,6 +151,7 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
         "after": list(found.after),
         "dependents": _dependents(view.snapshot, name),
         "array": summary_of(found.progress),
+        "failed_elements": await _failed_elements(flow, found),
         "wait": await _wait(flow, found),
         "spark_url": _spark_url(found.progress),
         **await _payloads(console, flow, found),
@@ -162,6 +163,17 @@ def _dependents(snapshot: Snapshot, name: str) -> list[str]:
     at = snapshot.index.get(name)
     names = (snapshot.names[one] for one, some in enumerate(snapshot.after) if at in some)
     return [one for one, _ in zip(names, range(MAX_NAMED), strict=False)]
+
+
+async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, Any]]:
+    """Some of the failed elements of an array."""
+    counts = summary_of(node.progress)
+    if not counts or not counts["failed"]:
+        return []
+    return [
+        {"index": one.index, "attempts": one.attempts, "reason": masked_line(one.reason)}
+        for one in await flow.array(node.name).failed(limit=MAX_NAMED)
+    ]
 
 
 async def _wait(flow: AsyncFlow, node: NodeStatus) -> str:

@@ -226,3 +226,22 @@ def test_a_read_only_console_offers_no_changes(failed: Flow, look: Callable[...,
     page = look("#/flows/night%2F1", "--read-only")
     expect(page.locator("h1")).to_contain_text("failed")
     expect(page.get_by_role("button", name=re.compile("Retry|Restart|Cancel"))).to_have_count(0)
+
+
+def test_failed_elements_of_an_array_are_listed_and_opened(
+    flows: FlowProducer, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    def score(ctx: Context) -> int:
+        if ctx.data in (7, 900):
+            raise ValueError(f"no model for {ctx.data}")
+        return 1
+
+    flow = flows.submit(FlowSpec("n", [ArrayNode("score", over=range(1_000), queue="etl")]), flow_id="f")
+    run_worker(["etl"], {"score": score})
+    flow.wait(timeout=30)
+    page = look("#/flows/f/nodes/score")
+    table = page.get_by_role("region", name="Failed elements")
+    expect(table).to_contain_text("ValueError: no model for 900")
+    table.get_by_role("link", name="[7]").click()
+    expect(page.locator("h1")).to_contain_text("score[7]")
+    expect(page.locator("main")).to_contain_text("no model for 7")

@@ -247,7 +247,8 @@ def test_a_link_by_labels_opens_the_flow_or_the_list(console: TestClient, flows:
         return str(reply.headers["location"])
 
     for text in (run.replace("+", "%2B"), run):
-        assert target(f"dag_id=d&run_id={text}&task_id=a&map_index=-1") == "./#/flows/f%2Fa"
+        for unmapped in ("-1", "{MAP_INDEX}", ""):
+            assert target(f"dag_id=d&run_id={text}&task_id=a&map_index={unmapped}") == "./#/flows/f%2Fa"
         assert target(f"dag_id=d&run_id={text}&task_id=b&map_index=1") == "./#/flows/f%2Fb1"
     assert target("dag_id=d&run_id=none").startswith("./#/flows?search=dag_id%3Dd%20run_id%3Dnone")
     assert target("dag_id=d").startswith("./#/flows?search=")

@@ -44,7 +44,7 @@ export function Node({ id, name }) {
           {node.ignored && <p>The flow ignores this failure.</p>}
         </section>
       )}
-      {node.array && <Elements id={id} name={name} array={node.array} states={{ [node.state]: 1 }} />}
+      {node.array && <Elements id={id} name={name} array={node.array} states={{ [node.state]: 1 }} failed={list(node.failed_elements)} />}
       <Facts node={node} />
       <Logs id={id} name={name} first={node.logs} isLive={!isOver} />
       <div class="columns">
@@ -73,7 +73,7 @@ function Change({ id, name, action, title, plan, reload, isDanger }) {
   return <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger }} />;
 }
 
-function Elements({ id, name, array, states }) {
+function Elements({ id, name, array, states, failed }) {
   const [index, setIndex] = useState("");
   const open = (event) => {
     event.preventDefault();
@@ -90,7 +90,23 @@ function Elements({ id, name, array, states }) {
         </label>
         <button type="submit">Open the element</button>
       </form>
+      {failed.length > 0 && <FailedElements id={id} name={name} count={array.failed} failed={failed} />}
     </section>
+  );
+}
+
+function FailedElements({ id, name, count, failed }) {
+  const columns = [
+    ["Element", (one) => <a href={nodeLink(id, `${name}[${one.index}]`)}>{`[${number(one.index)}]`}</a>],
+    ["Attempts", (one) => number(one.attempts)],
+    ["Why", (one) => <code>{str(one.reason)}</code>],
+  ];
+  return (
+    <>
+      <h3>{plural(count, "failed element")}</h3>
+      <Table label="Failed elements" columns={columns} rows={failed} keyOf={(one) => one.index} />
+      {count > failed.length && <p>{`The first ${number(failed.length)} of them.`}</p>}
+    </>
   );
 }
 
