@@ -59,15 +59,15 @@ def server_cost(client: Any) -> tuple[int, float]:
 def opened(browser: Browser, address: str) -> tuple[float, int]:
     """Seconds until the graph of a flow is drawn, and the bytes that came."""
     page = browser.new_page()
-    sizes: list[int] = []
-    page.on("response", lambda reply: sizes.append(int(reply.headers.get("content-length", 0))))
+    ended: list[Any] = []
+    page.on("requestfinished", ended.append)
     began = time.perf_counter()
     page.goto(address)
     page.get_by_text("groups of nodes").or_(page.get_by_text("group of nodes")).first.wait_for()
     took = time.perf_counter() - began
-    page.wait_for_timeout(200)
+    size = sum(request.sizes()["responseBodySize"] for request in ended)
     page.close()
-    return took, sum(sizes)
+    return took, size
 
 
 def main(
@@ -110,7 +110,8 @@ def main(
 
 def lookers(browser: Browser, client: Any, address: str) -> list[dict[str, Any]]:
     """What one and twenty browsers that look at a flow cost the server in a second."""
-    rows, pages = [], []
+    rows: list[dict[str, Any]] = []
+    pages: list[Any] = []
     for count in (1, LOOKERS):
         while len(pages) < count:
             pages.append(page := browser.new_page())

@@ -166,6 +166,7 @@ def test_a_silent_server_is_said_in_time(tmp_path: Any, start_ui: Callable[..., 
         flows.submit(fan_out(3), flow_id="f")
         ui = start_ui(server.url)
         assert ui.get("/api/flows/f").status_code == 200
+        assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         try:
             reply = ui.get("/api/flows/f")
