@@ -107,7 +107,8 @@ def test_a_scrape_tells_of_queues_jobs_and_flows(
     assert value(found, "flows", queue="etl", state="completed") == 1
     assert value(found, "flows", queue="etl", state="running") == 1
     memory = {labels: number for (name, labels), number in found.items() if "memory_used" in name}
-    assert [number > 100_000 for number in memory.values()] == [True]
+    assert memory
+    assert all(number > 100_000 for number in memory.values()), "each primary"
     assert 0 < (value(found, "scrape_duration_seconds") or 0) < 8
 
 
