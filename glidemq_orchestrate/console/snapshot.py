@@ -19,7 +19,7 @@ MAX_GROUPS: Final = 600
 FOLD_FROM: Final = 5
 _ENDED: Final = frozenset("csfF")
 _FAILED: Final = frozenset("fF")
-SAMPLED: Final = 500
+SAMPLED: Final = 100
 """How many of the first and of the last names of a group its label is made of."""
 _WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
 
