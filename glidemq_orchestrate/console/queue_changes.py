@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends
 
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared
-from glidemq_orchestrate.errors import JobStateConflict
+from glidemq_orchestrate.errors import ConfigurationError, JobStateConflict
+from glidemq_orchestrate.jobs.options import JobOptions, RunOptions
 
 router = APIRouter(dependencies=[Depends(check_queues)])
 MAX_REPLAYED: Final = 1_000
@@ -55,7 +59,37 @@ async def replay(console: Shared, name: Name) -> dict[str, Any]:
 
 @router.post("/queues/{name}/schedules/{schedule}/run")
 async def run_now(console: Shared, name: Name, schedule: Name) -> dict[str, Any]:
-    """Add the job of a schedule now, apart from its times."""
+    """Add the job of a schedule now, apart from its times, with the options of the schedule."""
     entry = await console.client.schedules(name).get(schedule)
-    job_id = await console.client.queue(name).add(entry.job, entry.data)
+    job_id = await console.client.queue(name).add(entry.job, entry.data, options=_options(entry.options))
     return {"ok": True, "job_id": job_id}
+
+
+def _options(stored: Mapping[str, Any]) -> JobOptions:
+    """The options of a schedule for a job of its own.
+
+    Raises:
+        ConfigurationError: The schedule has some that a job cannot be given here.
+    """
+    read = RunOptions.from_wire(json.dumps(stored))
+    ttl, priority = stored.get("ttl"), stored.get("priority")
+    made = JobOptions(
+        attempts=read.attempts,
+        backoff=read.backoff,
+        timeout=read.timeout,
+        lease=read.lease,
+        fallbacks=read.fallbacks,
+        must_pass=read.must_pass,
+        tags=read.tags,
+        history=stored.get("history") is True,
+        lifo=stored.get("lifo") is True,
+        priority=priority if isinstance(priority, int) else 0,
+        ttl=timedelta(milliseconds=ttl) if isinstance(ttl, int) else None,
+    )
+    written = json.loads(made.to_wire())
+    if missing := sorted(key for key, value in stored.items() if written.get(key) != value):
+        raise ConfigurationError(
+            f"the job would run without the options {', '.join(missing)} of its schedule. Fix: add it with "
+            "glidemq job add"
+        )
+    return made

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
 from tests.server.console.conftest import WRITES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from starlette.testclient import TestClient
 
@@ -100,3 +101,52 @@ def test_it_can_be_mounted_under_any_path(url: str) -> None:
         assert client.get("/tools/glidemq/api/about").json()["prefix"] == "glide"
         assert client.get("/tools/glidemq/api/flows/a%2Fb").status_code == 404
         assert client.get("/tools/glidemq/").status_code == 200
+
+
+def test_a_guard_decides_who_sees_and_changes_what(
+    open_console: Callable[..., TestClient], flows: FlowProducer
+) -> None:
+    from glidemq_orchestrate.console import Guard, NotSignedIn, Request  # noqa: PLC0415  optional
+
+    class OfTeam(Guard):
+        is_needed = True
+
+        async def sees_flow(self, request: Request, labels: Mapping[str, str]) -> bool:
+            if "x-user" not in request.headers:
+                raise NotSignedIn
+            return not labels or labels.get("team") == "sales"
+
+        async def changes_flow(self, request: Request, labels: Mapping[str, str]) -> bool:
+            return request.headers["x-user"] == "boss" and await self.sees_flow(request, labels)
+
+        async def sees_queues(self, request: Request) -> bool:
+            return request.headers.get("x-user") == "boss"
+
+        async def changes_queues(self, request: Request) -> bool:
+            return False
+
+    for team in ("sales", "stock"):
+        spec = FlowSpec("n", [FlowNode("a", queue="etl")], labels={"team": team})
+        flows.submit(spec, flow_id=team)
+    console = open_console(guard=OfTeam())
+
+    def ask(user: str, path: str, method: str = "GET") -> int:
+        headers = WRITES | ({"x-user": user} if user else {})
+        status: int = console.request(method, f"/api/{path}", headers=headers).status_code
+        return status
+
+    assert ask("", "flows") == ask("", "flows/sales") == ask("", "about") == 401
+    listed = console.get("/api/flows", headers={"x-user": "me"}).json()["flows"]
+    assert [flow["id"] for flow in listed] == ["sales"]
+    assert (ask("me", "flows/sales"), ask("me", "flows/stock"), ask("me", "flows/stock/nodes/a")) == (
+        200,
+        403,
+        403,
+    )
+    assert (ask("me", "flows/sales/cancel", "POST"), ask("boss", "flows/stock/cancel", "POST")) == (403, 403)
+    assert ask("boss", "flows/sales/cancel", "POST") == 200
+    assert (ask("me", "queues"), ask("boss", "queues"), ask("boss", "queues/etl/pause", "POST")) == (
+        403,
+        200,
+        403,
+    )

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import ArrayNode, Flow, FlowNode, FlowProducer, FlowSpec, NewJob, Queue, Schedule
+from glidemq_orchestrate import (
+    ArrayNode,
+    Backoff,
+    Flow,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobTemplate,
+    NewJob,
+    Ordering,
+    Queue,
+    Schedule,
+)
 from glidemq_orchestrate.clients.schedules import Schedules
 from tests.server.console.conftest import SECRET, WRITES, spec
 
@@ -184,6 +196,28 @@ def test_a_queue_is_paused_and_its_dead_letters_are_replayed(
     reply = console.post("/api/queues/etl/replay-dead-letters", headers=WRITES)
     assert reply.json() == {"ok": True, "count": 1}
     assert get(console, "/api/queues/etl")["dead_letters"]["count"] == 0
+
+
+def test_a_schedule_runs_now_with_its_options_or_says_which_it_would_lack(
+    console: TestClient, queue: Queue, url: str
+) -> None:
+    with Schedules("etl", url) as schedules:
+        plain = JobTemplate(
+            "clean", {"k": 1}, attempts=3, backoff=Backoff(delay=2), ttl=60, priority=4, tags=["a"]
+        )
+        schedules.upsert("nightly", Schedule(cron="0 3 * * *"), plain)
+        schedules.upsert("ordered", Schedule(every=60), JobTemplate("clean", ordering=Ordering("x")))
+        reply = console.post("/api/queues/etl/schedules/nightly/run", headers=WRITES)
+        job = queue.get_job(reply.json()["job_id"])
+        assert (job.name, job.data, job.options.attempts, job.priority, job.tags) == (
+            "clean",
+            {"k": 1},
+            3,
+            4,
+            ("a",),
+        )
+        refused = console.post("/api/queues/etl/schedules/ordered/run", headers=WRITES)
+        assert (refused.status_code, "options ordering" in refused.json()["error"]) == (400, True)
 
 
 def test_garbage_in_a_job_is_shown_as_such(
