@@ -86,16 +86,14 @@ end
 
 -- Notes in the array how the job of an element has ended: `v` has its state, result, reason, gmo:skipped, attemptsMade.
 local function note(x, a, element, v, items)
-  local line, made = nil, int(v[5], 0)
+  local made = int(v[5], 0)
   if v[1] ~= 'completed' then
-    line = 'f0 0 ' .. (v[3] or 'its job was removed'):gsub('[\r\n]+', ' ')
     if made > 1 then redis.call('HSET', a.key .. ':attempts', text(element), text(made - 1)) end
-  elseif v[4] then
-    line = 's' .. v[4]
-  else
-    line = (v[2] or 'null') == 'null' and 'd' or 'd' .. v[2]
+    local reason = (v[3] or 'its job was removed'):gsub('[\r\n]+', ' ')
+    return L.elements.note_one(x, a, element, 'f0 0 ' .. reason, items)
   end
-  L.elements.note_one(x, a, element, line, items)
+  local result = v[2] and v[2] ~= 'null' and v[2] or ''
+  L.elements.note_one(x, a, element, v[4] and 's' .. v[4] or 'd' .. result, items)
 end
 
 -- Keeps the log of the job of an element, which another library has written, in that of its array.
