@@ -79,9 +79,9 @@ def test_lost_libraries_are_loaded_again_in_mid_run(
 def test_cut_connections_lose_nothing_and_finish_nothing_twice(
     flows: FlowProducer, run_worker: RunWorker, redis_client: Any
 ) -> None:
-    load = Load(flows, 20)
+    load = Load(flows, 60)  # enough for several cuts on a fast machine
     workers = [run_worker(["etl"], {"work": slow}, concurrency=4, lease=SECOND) for _ in range(2)]
-    own, end, cuts = redis_client.client_id(), time.monotonic() + 20, 0
+    own, end, cuts = redis_client.client_id(), time.monotonic() + 60, 0
 
     def cut() -> bool:
         """Cut all but this client; true when the last flow has ended."""
