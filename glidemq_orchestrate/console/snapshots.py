@@ -38,13 +38,16 @@ class FlowView:
         """Read everything at the next refresh."""
         self._read_at, self._of = -STALE_SECONDS, ()
 
-    async def refresh(self, *, force: bool = False) -> None:
-        """Read the record, and the states of all nodes if it shows a change, or if the flow runs."""
+    async def refresh(self, status: FlowStatus | None = None, *, force: bool = False) -> None:
+        """Read the states of all nodes if the record shows a change, or if the flow runs.
+
+        ``status``: the record, if it was just read.
+        """
         loop = asyncio.get_running_loop()
         async with self._lock:
             if not force and loop.time() - self._read_at < STALE_SECONDS:
                 return
-            self.status = status = await self.flow.status()
+            self.status = status = status or await self.flow.status()
             marks = (status.completed, status.failed, status.skipped, status.times_reopened)
             if force or not status.state.is_terminal or marks != self._of:
                 await self._read_states()
@@ -102,6 +105,7 @@ class FlowViews:
                 while len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)
         self._reading.pop(key, None)
-        self._kept.move_to_end(key) if key in self._kept else None
-        await view.refresh()
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        await view.refresh(status)
         return view
