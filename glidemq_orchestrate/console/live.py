@@ -11,6 +11,7 @@ from glidemq_orchestrate.clients.client import AsyncClient
 from glidemq_orchestrate.console.snapshots import FlowView, FlowViews
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.events import Event
+from glidemq_orchestrate.flows.graph import failed_letter
 
 EVERY_SECONDS: Final = 0.5
 READ_SECONDS: Final = 1.0
@@ -59,7 +60,7 @@ class FlowLive:
 
     def __init__(self, view: FlowView) -> None:
         self.view, self.is_stale, self.is_over = view, False, False
-        self.listeners: set[asyncio.Queue[dict[str, Any] | None]] = set()
+        self.listeners: set[asyncio.Queue[dict[str, Any]]] = set()
         self._by_job = dict(zip(view.snapshot.graph.job_ids, view.snapshot.names, strict=True))
         self._sent: dict[int, dict[str, int]] = {}
         self._is_dirty = True
@@ -122,7 +123,7 @@ def _letter_of(event: Event) -> str:
     if event.kind == "completed":
         return "s" if "skipped" in event.fields else "c"
     if event.kind == "failed":
-        return "f" if event.fields.get("failedReason", "").startswith(("upstream ", "cancelled: ")) else "F"
+        return failed_letter(event.fields.get("failedReason", ""))
     return ""
 
 
@@ -143,14 +144,11 @@ class Live:
         """The changes of a flow, until it has ended or has other nodes."""
         view = await self._views.get(flow_id)
         live = self._join(view)
-        mine: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        mine: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         live.listeners.add(mine)
         try:
             while True:
-                change = await mine.get()
-                if change is None:
-                    return
-                yield change
+                yield (change := await mine.get())
                 if change["kind"] != "change":
                     return
         finally:

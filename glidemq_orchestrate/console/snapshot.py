@@ -110,9 +110,7 @@ class Snapshot:
 
     def update(self, letters: Mapping[str, str]) -> None:
         """Note the states of all nodes."""
-        known = self.letters = [letters.get(name, "?") for name in self.names]
-        for group in self.groups:
-            group.letters = Counter(known[at] for at in group.members)
+        self._note([letters.get(name, "?") for name in self.names])
 
     def infer(self, open_: AbstractSet[str], failed: AbstractSet[str], active: AbstractSet[str]) -> None:
         """Note the states of all nodes by the ids of their jobs, without reading each.
@@ -128,6 +126,9 @@ class Snapshot:
             else:
                 letter = "c" if job_id not in failed else "f" if before & _FAILED else "F"
             letters.append(letter)
+        self._note(letters)
+
+    def _note(self, letters: list[str]) -> None:
         self.letters = letters
         for group in self.groups:
             group.letters = Counter([letters[at] for at in group.members])

@@ -148,6 +148,11 @@ _LETTER_OF: Final = {state: letter for letter, state in reversed(LETTERS.items()
 _CONSEQUENCES: Final = ("upstream ", "cancelled: ")
 
 
+def failed_letter(reason: str) -> str:
+    """The letter of a failed node: whether it failed by itself, or because of others."""
+    return "f" if reason.startswith(_CONSEQUENCES) else "F"
+
+
 def _letters_of_nodes(ref: FlowRef) -> Op[dict[str, str]]:
     """The same from the nodes themselves, for flows that store no list of them."""
     from glidemq_orchestrate.flows.backend import backend_of  # noqa: PLC0415  it imports every path
@@ -155,6 +160,5 @@ def _letters_of_nodes(ref: FlowRef) -> Op[dict[str, str]]:
     found = {}
     for node in (yield from backend_of(ref).nodes(ref)):
         letter = _LETTER_OF.get(node.state, "?")
-        is_cause = letter == "f" and not node.reason.startswith(_CONSEQUENCES)
-        found[node.name] = "F" if is_cause else letter
+        found[node.name] = failed_letter(node.reason) if letter == "f" else letter
     return found

@@ -192,6 +192,11 @@ class Attempt:
         """The job of the node: the array, for a slice or an element of one."""
         return self.slice.array_id if self.slice else self.array_id or self.job_id
 
+    @property
+    def is_of_array(self) -> bool:
+        """Whether it runs elements of an array."""
+        return self.slice is not None or bool(self.array_id)
+
 
 _OF_ELEMENT: Final = 3
 

@@ -224,8 +224,7 @@ class RunningFlow(FlowOfNode):
             FlowTooLarge: These would be too many or too large. Nothing was added.
         """
         attempt, name = self._attempt, to or ""
-        is_element = attempt.slice is not None or bool(attempt.array_id)
-        if is_element is not (to is None) or (is_element and not attempt.is_growing):
+        if attempt.is_of_array is not (to is None) or (attempt.is_of_array and not attempt.is_growing):
             super().append(items, to=to)
         if to is not None:
             NODE.check(to)

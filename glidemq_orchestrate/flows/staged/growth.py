@@ -297,7 +297,7 @@ def add_nodes(
     """
     if attempt.flow_id is None or attempt.node is None:
         raise InvalidFlow(f"job {attempt.job_id} is not a node of a flow, so it cannot add nodes to one")
-    if attempt.slice is not None or attempt.array_id:
+    if attempt.is_of_array:
         raise InvalidFlow(
             f"an element of array {attempt.node} cannot add nodes to its flow. "
             "Fix: add them in a node that runs after the array"
