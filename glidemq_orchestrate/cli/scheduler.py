@@ -29,7 +29,7 @@ from glidemq_orchestrate.foundation.durations import seconds as in_seconds
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(
-    name="scheduler", help="Set, show and remove repeating jobs.", no_args_is_help=True
+    name="scheduler", help="Set, show, pause, resume and remove repeating jobs.", no_args_is_help=True
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
@@ -40,7 +40,7 @@ Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
 def scheduler_list(
     queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """List the schedules of a queue, including finished ones and those of Node clients."""
+    """List the schedules of a queue, also finished and paused ones, and those of Node clients."""
     with Schedules(queue, url, prefix=prefix) as schedules:
         entries = schedules.list()
     if as_json:
@@ -51,7 +51,7 @@ def scheduler_list(
         return
     table = Table("name", "schedule", "job", "next run", "runs", box=None, padding=(0, 2, 0, 0))
     for entry in entries:
-        due = "finished" if entry.finished else _time(entry.next_run) or "unknown"
+        due = _state(entry) or _time(entry.next_run) or "unknown"
         when = f"broken: {entry.broken}" if entry.broken else _when(entry.schedule)
         table.add_row(*map(Text, (entry.name, when, entry.job, due, f"{entry.iterations:,}")))
     print_rows(table)
@@ -87,7 +87,7 @@ def scheduler_set(
     if as_json:
         print_json(_row(entry))
     else:
-        print_text(f"{name}: {_when(entry.schedule)}, next run {_time(entry.next_run) or 'none'}")
+        print_text(f"{name}: {_when(entry.schedule)}, {_next(entry)}")
 
 
 @scheduler_app.command("show")
@@ -103,6 +103,34 @@ def scheduler_show(
         return
     for field, value in row.items():
         print_text(f"{field}: {value if isinstance(value, str) else json.dumps(value)}")
+
+
+@scheduler_app.command("pause")
+@reports_errors
+def scheduler_pause(
+    name: Name, queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Keep a schedule from firing until it is resumed. A repeat changes nothing."""
+    with Schedules(queue, url, prefix=prefix) as schedules:
+        entry = schedules.pause(name)
+    if as_json:
+        print_json(_row(entry))
+    else:
+        print_text(f"{name}: {_next(entry)}")
+
+
+@scheduler_app.command("resume")
+@reports_errors
+def scheduler_resume(
+    name: Name, queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Let a paused schedule fire again; missed slots are omitted. A repeat changes nothing."""
+    with Schedules(queue, url, prefix=prefix) as schedules:
+        entry = schedules.resume(name)
+    if as_json:
+        print_json(_row(entry))
+    else:
+        print_text(f"{name}: {_next(entry)}")
 
 
 @scheduler_app.command("remove")
@@ -130,6 +158,14 @@ def _when(schedule: Schedule | None) -> str:
     )
 
 
+def _state(entry: ScheduleEntry) -> str:
+    return "paused" if entry.paused else "finished" if entry.finished else ""
+
+
+def _next(entry: ScheduleEntry) -> str:
+    return _state(entry) or f"next run {_time(entry.next_run) or 'none'}"
+
+
 def _row(entry: ScheduleEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
@@ -140,6 +176,7 @@ def _row(entry: ScheduleEntry) -> dict[str, Any]:
         "next_run": _time(entry.next_run),
         "python_only": entry.python_only,
         "finished": entry.finished,
+        "paused": entry.paused,
         "broken": entry.broken,
     }
 

@@ -55,6 +55,33 @@ class ScheduleOperations:
         """
         return (yield from ops.remove(self._keys, name, self._clock.now_ms()))
 
+    def pause(self, name: str) -> Op[ScheduleEntry]:
+        """Keep a schedule from firing until ``resume``; returns it as stored. Safe to repeat.
+
+        Its jobs remain. ``upsert`` changes it and leaves it paused; ``remove`` removes it. No worker, in
+        Python or Node, fires it, and Node clients do not list it. If a Node client upserts it, our workers
+        pause it again within seconds; it may fire before. A finished schedule is left as it is.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+        return (yield from ops.pause(self._keys, name, self._clock.now_ms()))
+
+    def resume(self, name: str) -> Op[ScheduleEntry]:
+        """Let a paused schedule fire again; returns it as stored. Safe to repeat.
+
+        Slots that passed during the pause are omitted, whatever ``catch_up`` is. ``every`` keeps its rhythm,
+        and ``repeat_after_complete`` fires at once if its pause is over.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+        return (yield from ops.resume(self._keys, name, self._clock.now_ms()))
+
     def get(self, name: str) -> Op[ScheduleEntry]:
         """Read one schedule.
 
@@ -64,7 +91,7 @@ class ScheduleOperations:
         return ops.get(self._keys, name)
 
     def list(self) -> Op[list[ScheduleEntry]]:
-        """List all schedules of the queue by name, including finished ones and those of Node clients."""
+        """List all schedules of the queue by name, also finished and paused ones, and those of Node."""
         return ops.find_all(self._keys)
 
 
@@ -127,6 +154,8 @@ class Schedules(SyncFacade):
 
     upsert = blocking_patiently(ScheduleOperations.upsert)
     remove = blocking_patiently(ScheduleOperations.remove)
+    pause = blocking_patiently(ScheduleOperations.pause)
+    resume = blocking_patiently(ScheduleOperations.resume)
     get = blocking(ScheduleOperations.get)
     list = blocking(ScheduleOperations.list)
 
@@ -152,5 +181,7 @@ class AsyncSchedules(AsyncFacade):
 
     upsert = awaited_patiently(ScheduleOperations.upsert)
     remove = awaited_patiently(ScheduleOperations.remove)
+    pause = awaited_patiently(ScheduleOperations.pause)
+    resume = awaited_patiently(ScheduleOperations.resume)
     get = awaited(ScheduleOperations.get)
     list = awaited(ScheduleOperations.list)

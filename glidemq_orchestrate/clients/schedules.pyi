@@ -41,6 +41,31 @@ class ScheduleOperations:
             ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
         """
 
+    def pause(self, name: str) -> Op[ScheduleEntry]:
+        """Keep a schedule from firing until ``resume``; returns it as stored. Safe to repeat.
+
+        Its jobs remain. ``upsert`` changes it and leaves it paused; ``remove`` removes it. No worker, in
+        Python or Node, fires it, and Node clients do not list it. If a Node client upserts it, our workers
+        pause it again within seconds; it may fire before. A finished schedule is left as it is.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+
+    def resume(self, name: str) -> Op[ScheduleEntry]:
+        """Let a paused schedule fire again; returns it as stored. Safe to repeat.
+
+        Slots that passed during the pause are omitted, whatever ``catch_up`` is. ``every`` keeps its rhythm,
+        and ``repeat_after_complete`` fires at once if its pause is over.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+
     def get(self, name: str) -> Op[ScheduleEntry]:
         """Read one schedule.
 
@@ -49,7 +74,7 @@ class ScheduleOperations:
         """
 
     def list(self) -> Op[list[ScheduleEntry]]:
-        """List all schedules of the queue by name, including finished ones and those of Node clients."""
+        """List all schedules of the queue by name, also finished and paused ones, and those of Node."""
 
 def blocking_patiently(make: Callable[Concatenate[O, P], Op[T]]) -> Callable[Concatenate[Blocking[O], P], T]:
     """``blocking``, repeated while a worker holds the lock, for at most ten seconds."""
@@ -97,6 +122,31 @@ class Schedules(SyncFacade):
             ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
         """
 
+    def pause(self, name: str) -> ScheduleEntry:
+        """Keep a schedule from firing until ``resume``; returns it as stored. Safe to repeat.
+
+        Its jobs remain. ``upsert`` changes it and leaves it paused; ``remove`` removes it. No worker, in
+        Python or Node, fires it, and Node clients do not list it. If a Node client upserts it, our workers
+        pause it again within seconds; it may fire before. A finished schedule is left as it is.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+
+    def resume(self, name: str) -> ScheduleEntry:
+        """Let a paused schedule fire again; returns it as stored. Safe to repeat.
+
+        Slots that passed during the pause are omitted, whatever ``catch_up`` is. ``every`` keeps its rhythm,
+        and ``repeat_after_complete`` fires at once if its pause is over.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+
     def get(self, name: str) -> ScheduleEntry:
         """Read one schedule.
 
@@ -105,7 +155,7 @@ class Schedules(SyncFacade):
         """
 
     def list(self) -> list[ScheduleEntry]:
-        """List all schedules of the queue by name, including finished ones and those of Node clients."""
+        """List all schedules of the queue by name, also finished and paused ones, and those of Node."""
 
 class AsyncSchedules(AsyncFacade):
     """The schedules of one queue, with awaitable calls.
@@ -147,6 +197,31 @@ class AsyncSchedules(AsyncFacade):
             ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
         """
 
+    async def pause(self, name: str) -> ScheduleEntry:
+        """Keep a schedule from firing until ``resume``; returns it as stored. Safe to repeat.
+
+        Its jobs remain. ``upsert`` changes it and leaves it paused; ``remove`` removes it. No worker, in
+        Python or Node, fires it, and Node clients do not list it. If a Node client upserts it, our workers
+        pause it again within seconds; it may fire before. A finished schedule is left as it is.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+
+    async def resume(self, name: str) -> ScheduleEntry:
+        """Let a paused schedule fire again; returns it as stored. Safe to repeat.
+
+        Slots that passed during the pause are omitted, whatever ``catch_up`` is. ``every`` keeps its rhythm,
+        and ``repeat_after_complete`` fires at once if its pause is over.
+
+        Raises:
+            ScheduleNotFound: No schedule has this name.
+            ConfigurationError: It is ``broken``: what is stored is not a schedule.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was changed.
+        """
+
     async def get(self, name: str) -> ScheduleEntry:
         """Read one schedule.
 
@@ -155,4 +230,4 @@ class AsyncSchedules(AsyncFacade):
         """
 
     async def list(self) -> list[ScheduleEntry]:
-        """List all schedules of the queue by name, including finished ones and those of Node clients."""
+        """List all schedules of the queue by name, also finished and paused ones, and those of Node."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
@@ -11,7 +11,13 @@ from typing import Any, Final, Literal, NamedTuple
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, ProtocolError
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.schedules.cron import Cron
-from glidemq_orchestrate.schedules.schedule import MAX_CAUGHT_UP, CatchUp, Schedule, ScheduleEntry
+from glidemq_orchestrate.schedules.schedule import (
+    MAX_CAUGHT_UP,
+    CatchUp,
+    Schedule,
+    ScheduleEntry,
+    needs_python,
+)
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command, function
 from glidemq_orchestrate.wire.codec import encode, is_utf8
@@ -109,6 +115,17 @@ class StoredSchedule:
         return bool(limit and self.number("iterationCount") >= limit) or bool(end and due > end)
 
     @property
+    def is_live(self) -> bool:
+        """Whether it has a next time, or its last run decides it."""
+        # 0 with a last run: its job still runs, and a fresh start would add a second one.
+        return bool(self.number("nextRun") or (self.number("repeatAfterComplete") and self.number("lastRun")))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether only Python workers can fire it."""
+        return needs_python(self.wire)
+
+    @property
     def is_finished(self) -> bool:
         """Whether it has no further run, and so is stored with the finished entries."""
         return self.wire.get("nextRun") is None
@@ -136,6 +153,15 @@ class StoredSchedule:
         if every:
             return self._within(slot_ms + (max(now_ms - slot_ms, 0) // every + 1) * every)
         return 0
+
+    def resumed(self, now_ms: int) -> StoredSchedule:
+        """The entry after a pause: slots that have passed are omitted."""
+        slot = self.number("nextRun")
+        if slot > now_ms or (not slot and self.is_live):
+            return self
+        if slot and self.number("every"):
+            return self.with_values(nextRun=self.following(slot, now_ms))
+        return self.with_values(nextRun=self.first_run(now_ms))
 
     def due_slots(self, now_ms: int) -> list[int]:
         """The slots to run now by the catch-up policy, oldest first."""
@@ -175,7 +201,7 @@ class StoredSchedule:
             data = {**data, LOGICAL_TIME: at.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
         return encode(data, where="data of a schedule's template")
 
-    def entry(self, name: str, *, python_only: bool) -> ScheduleEntry:
+    def entry(self, name: str, *, python_only: bool, paused: bool = False) -> ScheduleEntry:
         """The entry as users see it."""
         job, data = self.template.get("name"), self.template.get("data")
         return ScheduleEntry(
@@ -186,10 +212,11 @@ class StoredSchedule:
             options=self.options,
             iterations=self.number("iterationCount"),
             last_run=moment(str(self.number("lastRun") or "")),
-            next_run=moment(str(self.number("nextRun") or "")),
+            next_run=None if paused else moment(str(self.number("nextRun") or "")),
             python_only=python_only,
             finished=self.is_finished,
             broken=self.flaw(name, self.text),
+            paused=paused,
         )
 
     def _schedule(self) -> Schedule | None:
@@ -217,10 +244,25 @@ class StoredSchedule:
 SHARED: Final[KeyName] = "schedulers"
 OURS: Final[KeyName] = "gmo:schedulers"
 FINISHED: Final[KeyName] = "gmo:schedulers:finished"
+PAUSED: Final[KeyName] = "gmo:schedulers:paused"
 HASHES: Final[tuple[KeyName, ...]] = (SHARED, OURS)
-ALL: Final[tuple[KeyName, ...]] = (*HASHES, FINISHED)
-Texts = tuple[str, str, str]
-"""The texts of one entry in glide-mq's hash, in ours, and in that of finished ones; '' for none."""
+ALL: Final[tuple[KeyName, ...]] = (*HASHES, FINISHED, PAUSED)
+
+
+class Texts(NamedTuple):
+    """The text of one entry in each hash that may have it; empty for none."""
+
+    shared: str = ""
+    own: str = ""
+    finished: str = ""
+    paused: str = ""
+
+    @property
+    def newest(self) -> str:
+        """The text that counts: a Node client may have written one of a paused or finished schedule."""
+        return self.own or self.shared or self.paused or self.finished
+
+
 LAST: Final[KeyName] = "gmo:schedulers:last"
 LOCK: Final[KeyName] = "schedulers:lock:__tick__"
 
@@ -312,6 +354,15 @@ def entries(queue: QueueKeys, where: KeyName) -> Call[dict[str, str]]:
     return command("HGETALL", queue.key(where), decode=replies.pairs)
 
 
+def paused(queue: QueueKeys, names: Sequence[str]) -> Call[dict[str, str]]:
+    """Those of some entries, at least one, that are paused: text by name."""
+
+    def decode(reply: Any) -> dict[str, str]:
+        return {name: text for name, text in zip(names, reply, strict=True) if text}
+
+    return command("HMGET", queue.key(PAUSED), *names, decode=decode)
+
+
 def entry(queue: QueueKeys, where: KeyName, name: str) -> Call[str]:
     """The text of one entry; empty for a missing one."""
     return command("HGET", queue.key(where), name, decode=lambda reply: reply or "")
@@ -322,7 +373,7 @@ def put(queue: QueueKeys, name: str, seen: Texts, texts: Texts, check_ms: int, n
 
     Returns ``put``, ``locked`` or ``changed``.
     """
-    keys = queue.keys(LOCK, SHARED, OURS, FINISHED)
+    keys = queue.keys(LOCK, *ALL)
     return function("gmo_put_scheduler", keys, (now_ms, name, *seen, *texts, check_ms), replies.text)
 
 

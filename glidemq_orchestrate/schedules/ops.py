@@ -22,7 +22,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.values import SCHEDULE
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.schedules import entries
-from glidemq_orchestrate.schedules.entries import StoredSchedule
+from glidemq_orchestrate.schedules.entries import StoredSchedule, Texts
 from glidemq_orchestrate.schedules.schedule import JobTemplate, Schedule, ScheduleEntry
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, isolated
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, is_utf8
@@ -52,22 +52,70 @@ def upsert(
     """
     made = _new_entry(name, schedule, template)
     seen = yield from _texts(queue, name)
-    old = StoredSchedule.parse(next(filter(None, seen), ""))
+    old = StoredSchedule.parse(seen.newest)
     if old is not None and any(old.wire.get(key) != made.wire.get(key) for key in _IDENTITY):
         old = None
     if old is not None:
         made = made.with_values(iterationCount=old.number("iterationCount"), lastRun=old.wire.get("lastRun"))
-    keeps = old is not None and _is_live(old)
+    keeps = old is not None and old.is_live
     stored = made.with_values(nextRun=old.wire.get("nextRun") if old and keeps else made.first_run(now_ms))
+    return (yield from _store(queue, name, seen, stored, now_ms, paused=bool(seen.paused)))
+
+
+def _store(  # noqa: PLR0913  an entry
+    queue: QueueKeys, name: str, seen: Texts, stored: StoredSchedule, now_ms: int, *, paused: bool
+) -> Op[ScheduleEntry]:
+    """Write an entry where it belongs: to the finished ones, the paused ones, or those of one library."""
     if stored.is_over or stored.is_finished:
-        stored = stored.with_values(nextRun=None)
-        texts = ("", "", stored.text)
+        stored, paused = stored.with_values(nextRun=None), False
+        texts = Texts(finished=stored.text)
+    elif paused:
+        texts = Texts(paused=stored.text)
     else:
-        texts = ("", stored.text, "") if schedule.is_ours else (stored.text, "", "")
+        texts = Texts(own=stored.text) if stored.is_ours else Texts(shared=stored.text)
     # A service that restarts changes nothing; finished schedules stay finished.
     if texts != seen or stored.is_finished:
         yield from _put(queue, name, seen, texts, stored.number("nextRun") or now_ms, now_ms)
-    return stored.entry(name, python_only=schedule.is_ours)
+    return stored.entry(name, python_only=stored.is_ours, paused=paused)
+
+
+def pause(queue: QueueKeys, name: str, now_ms: int) -> Op[ScheduleEntry]:
+    """Keep a schedule from firing, where no worker looks for it.
+
+    Raises:
+        ScheduleNotFound, ConfigurationError: There is none, or its text is not a schedule.
+        ScheduleBusy: A worker is firing; nothing was changed.
+    """
+    return (yield from _move(queue, name, now_ms, pauses=True))
+
+
+def resume(queue: QueueKeys, name: str, now_ms: int) -> Op[ScheduleEntry]:
+    """Let a paused schedule fire again, from the next slot on.
+
+    Raises:
+        ScheduleNotFound, ConfigurationError: There is none, or its text is not a schedule.
+        ScheduleBusy: A worker is firing; nothing was changed.
+    """
+    return (yield from _move(queue, name, now_ms, pauses=False))
+
+
+def _move(queue: QueueKeys, name: str, now_ms: int, *, pauses: bool) -> Op[ScheduleEntry]:
+    seen = yield from _texts(queue, name)
+    entry = _found(queue, name, seen)
+    if not (seen.shared or seen.own if pauses else seen.paused):
+        return entry
+    stored = StoredSchedule.parse(seen.newest)
+    if stored is None:
+        raise ConfigurationError(f"schedule {name!r} of queue {queue.queue} is broken: {entry.broken}")
+    if entry.paused and not entry.broken:
+        return (yield from _store(queue, name, seen, stored.resumed(now_ms), now_ms, paused=False))
+    # Unchanged, whoever wrote it: Node may understand what we do not.
+    if pauses:
+        texts = Texts(paused=seen.newest)
+    else:
+        texts = Texts(own=seen.newest) if stored.is_ours else Texts(shared=seen.newest)
+    yield from _put(queue, name, seen, texts, stored.number("nextRun") or now_ms, now_ms)
+    return _shown(name, texts)
 
 
 def _new_entry(name: str, schedule: Schedule, template: JobTemplate) -> StoredSchedule:
@@ -84,11 +132,6 @@ def _new_entry(name: str, schedule: Schedule, template: JobTemplate) -> StoredSc
     return stored
 
 
-def _is_live(old: StoredSchedule) -> bool:
-    # 0 with a last run: its job still runs, and a fresh start would add a second one.
-    return bool(old.number("nextRun") or (old.number("repeatAfterComplete") and old.number("lastRun")))
-
-
 def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
     """Remove a schedule; returns whether there was one. Jobs that it added remain.
 
@@ -98,45 +141,51 @@ def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
     seen = yield from _texts(queue, name)
     if not any(seen):
         return False
-    yield from _put(queue, name, seen, ("", "", ""), now_ms, now_ms)
+    yield from _put(queue, name, seen, Texts(), now_ms, now_ms)
     return True
 
 
 def get(queue: QueueKeys, name: str) -> Op[ScheduleEntry]:
     """Read one schedule."""
-    shared, own, finished = yield from _texts(queue, name)
-    if not own and not shared and not finished:
-        raise ScheduleNotFound(f"no schedule {name} in queue {queue.queue}")
-    return _entry(name, own or shared or finished, python_only=bool(own))
+    return _found(queue, name, (yield from _texts(queue, name)))
 
 
 def find_all(queue: QueueKeys) -> Op[list[ScheduleEntry]]:
     """All schedules by name; unusable ones have ``broken`` set."""
-    shared, own, finished = yield from ask_all([entries.entries(queue, where) for where in entries.ALL])
-    ended = {name: text for name, text in finished.items() if name not in shared and name not in own}
+    every = yield from ask_all([entries.entries(queue, where) for where in entries.ALL])
+    active = {name for texts in every[: len(entries.HASHES)] for name in texts}
     found = [
-        _entry(name, text, python_only=texts is own)
-        for texts in (shared, own, ended)
+        _shown(name, Texts(**{where: text}))
+        for where, texts in zip(Texts._fields, every, strict=True)
         for name, text in texts.items()
+        if where in {"shared", "own"} or name not in active
     ]
     return sorted(found, key=lambda entry: entry.name)
 
 
-def _entry(name: str, text: str, *, python_only: bool) -> ScheduleEntry:
-    found = (StoredSchedule.parse(text) or StoredSchedule({})).entry(name, python_only=python_only)
-    return replace(found, broken=StoredSchedule.flaw(name, text))
+def _found(queue: QueueKeys, name: str, texts: Texts) -> ScheduleEntry:
+    if not any(texts):
+        raise ScheduleNotFound(f"no schedule {name} in queue {queue.queue}")
+    return _shown(name, texts)
 
 
-def _texts(queue: QueueKeys, name: str) -> Op[entries.Texts]:
-    shared, own, finished = yield from ask_all([entries.entry(queue, at, name) for at in entries.ALL])
-    return shared, own, finished
+def _shown(name: str, texts: Texts) -> ScheduleEntry:
+    stored = StoredSchedule.parse(texts.newest) or StoredSchedule({})
+    is_paused = not (texts.shared or texts.own) and bool(texts.paused)
+    is_ours = stored.is_ours if is_paused else bool(texts.own)
+    found = stored.entry(name, python_only=is_ours, paused=is_paused)
+    return replace(found, broken=StoredSchedule.flaw(name, texts.newest))
+
+
+def _texts(queue: QueueKeys, name: str) -> Op[Texts]:
+    return Texts(*(yield from ask_all([entries.entry(queue, at, name) for at in entries.ALL])))
 
 
 def _put(  # noqa: PLR0913, PLR0917  an entry
     queue: QueueKeys,
     name: str,
-    seen: entries.Texts,
-    texts: entries.Texts,
+    seen: Texts,
+    texts: Texts,
     check_ms: int,
     now_ms: int,
 ) -> Op[None]:
@@ -193,6 +242,8 @@ def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
         cursor = ""
         while cursor != "0":
             cursor, texts = yield from ask(entries.entries_page(queue, where, cursor or "0"))
+            if where == entries.SHARED and texts:
+                yield from _pause_again(queue, texts, now_ms)
             timed, others = dict[str, int](), dict[str, int]()
             for name, text in texts.items():
                 slot = (StoredSchedule.parse(text) or StoredSchedule({})).slot
@@ -212,6 +263,17 @@ def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
         if gone := [member for member, text in zip(missing, found, strict=True) if not text]:
             yield from ask(entries.forget(queue, gone))
             first -= len(gone)
+
+
+def _pause_again(queue: QueueKeys, texts: dict[str, str], now_ms: int) -> Op[None]:
+    """Pause what a Node client has written although it is paused, and take it out of ``texts``.
+
+    A service in Node that upserts its schedules at each start knows no pause.
+    """
+    for name, old in (yield from ask(entries.paused(queue, list(texts)))).items():
+        text = texts.pop(name)
+        seen, texts_now = Texts(shared=text, paused=old), Texts(paused=text)
+        yield from ask(entries.put(queue, name, seen, texts_now, now_ms, now_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ class Schedule:
     @property
     def is_ours(self) -> bool:
         """Whether only Python workers can fire it."""
-        wire = self.to_wire()
-        return len(wire.get("pattern", "").split()) == 6 or any(name in wire for name in _OURS)
+        return needs_python(self.to_wire())
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -191,13 +190,14 @@ class ScheduleEntry:
         job: The name of the handler of its jobs.
         data, options: Data and options of its jobs, as stored.
         iterations: Runs so far.
-        last_run, next_run: UTC. ``next_run`` is None during a ``repeat_after_complete`` run, and if no run
-            follows.
+        last_run, next_run: UTC. ``next_run`` is None during a ``repeat_after_complete`` run, while the
+            schedule is paused, and if no run follows.
         finished: Whether its limit is reached or its end has passed. It is stored for a year after its last
             upsert, up to the newest 10,000. Upserting the same schedule starts nothing, a higher limit
             continues it, and a different schedule starts over. ``Schedules.remove`` deletes it.
         python_only: Whether only Python workers fire it.
         broken: Why no worker can fire it; empty if workers can. Another upsert repairs it.
+        paused: Whether it waits for ``Schedules.resume``.
     """
 
     name: str
@@ -211,6 +211,14 @@ class ScheduleEntry:
     python_only: bool
     finished: bool = False
     broken: str = ""
+    paused: bool = False
+
+
+def needs_python(wire: Mapping[str, Any]) -> bool:
+    """Whether only Python workers can fire a stored schedule."""
+    pattern = wire.get("pattern")
+    has_seconds = isinstance(pattern, str) and len(pattern.split()) == 6
+    return has_seconds or any(wire.get(name) is not None for name in _OURS)
 
 
 def _epoch_ms(at: datetime) -> int:

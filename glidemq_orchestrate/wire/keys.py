@@ -41,6 +41,7 @@ KeyName = Literal[
     "rate", "completed", "failed", "events", "ordering", "dedup", "metrics:completed", "metrics:failed",
     "schedulers", "schedulers:lock:__tick__",
     "gmo:schedulers", "gmo:schedulers:due", "gmo:schedulers:last", "gmo:schedulers:finished",
+    "gmo:schedulers:paused",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
     "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
     "gmo:published", "gmo:shards", "qx:tags", "qx:tracked",

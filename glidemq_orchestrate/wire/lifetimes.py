@@ -76,6 +76,7 @@ gmo:schedulers:last | hash | the last job of each schedule | user | with its sch
 gmo:schedulers:finished | hash | schedules that have finished | user | Schedules.remove; upsert with another
     schedule; the next one that finishes: after a year, and beyond 10,000
 gmo:schedulers:finished:at | sorted set | when they were written | user | the same
+gmo:schedulers:paused | hash | schedules that are paused | user | Schedules.resume, Schedules.remove
 gmo:priorities | sorted set | when the first job of each priority is due | work | the call that finds it due
 gmo:due | sorted set | deadlines of flows, nodes and owners | work | the upkeep; the end of their subject
 gmo:dedup | sorted set | when to check deduplication ids | work | with the field in dedup

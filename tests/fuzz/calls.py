@@ -116,6 +116,8 @@ GOOD_OF: Final[dict[tuple[str, str, str], Any]] = {
     ("queue", "signal", "job_id"): "suspended",
     ("queue", "suspend_info", "job_id"): "suspended",
     ("schedulers", "get", "name"): "s1",
+    ("schedulers", "pause", "name"): "s1",
+    ("schedulers", "resume", "name"): "s1",
     ("schedulers", "remove", "name"): "s2",
     ("schedulers", "upsert", "name"): "s1",
     ("flows", "submit", "flow_id"): "f3",

@@ -52,6 +52,8 @@ GOOD_OF: Final = {
     ("library", "print", "name"): "glidemq",
     ("server", "data"): "data",
     ("scheduler", "show", "name"): "s1",
+    ("scheduler", "pause", "name"): "s1",
+    ("scheduler", "resume", "name"): "s1",
     ("scheduler", "remove", "name"): "s1",
 }
 PRINT_A_FLOW: Final = (

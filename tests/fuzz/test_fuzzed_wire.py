@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Hand
 
 P = b"glide:{etl}:"
-SCHEDULERS = (b"schedulers", b"gmo:schedulers", b"gmo:schedulers:finished")
+SCHEDULERS = (b"schedulers", b"gmo:schedulers", b"gmo:schedulers:finished", b"gmo:schedulers:paused")
 BESIDE_SCHEDULERS = (b"gmo:schedulers:due", b"gmo:schedulers:last", b"gmo:schedulers:finished:at")
 ETL = QueueKeys("glide", "etl")
 SECOND = timedelta(seconds=1)

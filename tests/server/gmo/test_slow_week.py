@@ -64,6 +64,7 @@ NAMED = {
     "schedulers",
     "gmo:schedulers",
     "gmo:schedulers:last",
+    "gmo:schedulers:paused",
     "gmo:schedulers:finished",
     "gmo:schedulers:finished:at",
     "gmo:kept:<state>:<count>",
@@ -82,6 +83,8 @@ class Week:
         hourly = Schedule(every=timedelta(hours=1))
         template = JobTemplate("work", options=JobOptions(remove_on_complete=True))
         self.run(schedulers.upsert(ETL, "hourly", hourly, template, bench.now))
+        self.run(schedulers.upsert(ETL, "later", hourly, template, bench.now))
+        self.run(schedulers.pause(ETL, "later", bench.now))
         once = Schedule(every=timedelta(hours=1), limit=1, catch_up="all")
         self.run(schedulers.upsert(ETL, "once", once, template, bench.now))
 

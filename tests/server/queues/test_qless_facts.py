@@ -28,7 +28,7 @@ from glidemq_orchestrate.queues.statistics import DAY_MS, HandlerTally
 from glidemq_orchestrate.schedules import ops
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.server.schedules.test_schedules import At
+from tests.server.schedules.conftest import At
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
