@@ -16,7 +16,7 @@ from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, OURS, Attempt
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.stored import parsed_object
+from glidemq_orchestrate.wire.stored import moment, parsed_object
 
 FOREIGN_IDLE_MS: Final = 10_000
 FORGET_AFTER_MS: Final = 60_000
@@ -57,6 +57,9 @@ class WorkerInfo:
 
     ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
     ``silent``: the time since its last registration, which workers renew every 10 s; 0 for Node workers.
+    Then it also reports the following; they are None for Node workers, and where an older worker reports
+    nothing. ``memory``: resident bytes of its process. ``concurrency``: its places for running handlers, and
+    ``running`` how many of them are in use; ``active_jobs`` also counts jobs that it holds in advance.
     """
 
     id: str
@@ -67,6 +70,10 @@ class WorkerInfo:
     handlers: tuple[str, ...] | None
     broken: bool = False
     silent: timedelta = timedelta(0)
+    last_heartbeat: datetime | None = None
+    memory: int | None = None
+    concurrency: int | None = None
+    running: int | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -97,9 +104,14 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
         return []
     texts = yield from ask(registry.worker_descriptions(queue, list(names)))
     found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
-    silent = {name: now_ms - (at - REGISTERED_MS) for name, at in until.items()}
-    found = [replace(one, silent=timedelta(milliseconds=max(silent.get(one.id, 0), 0))) for one in found]
+    found = [_heard(one, until[one.id] - REGISTERED_MS, now_ms) if one.id in until else one for one in found]
     return sorted(found, key=lambda worker: worker.started_at)
+
+
+def _heard(worker: WorkerInfo, at_ms: int, now_ms: int) -> WorkerInfo:
+    """A worker with the time of its last registration."""
+    silent = timedelta(milliseconds=max(now_ms - at_ms, 0))
+    return replace(worker, silent=silent, last_heartbeat=moment(str(at_ms)))
 
 
 def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
@@ -131,9 +143,15 @@ def _worker(name: str, text: str) -> WorkerInfo:
         handlers = wire.get("handlers")
         active = int(wire.get("activeJobs") or 0)
         names = tuple(map(str, handlers)) if isinstance(handlers, list) else None
-        return WorkerInfo(name, str(wire["addr"]), int(wire["pid"]), started, active, names)
+        found = WorkerInfo(name, str(wire["addr"]), int(wire["pid"]), started, active, names)
     except (ValueError, KeyError, TypeError, OverflowError, OSError):
         return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
+    memory, concurrency, running = (_count(wire.get(name)) for name in ("memory", "concurrency", "running"))
+    return replace(found, memory=memory, concurrency=concurrency, running=running)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _handlers_of(text: str) -> list[str] | None:

@@ -35,6 +35,7 @@ from glidemq_orchestrate.clients.queue import (
     FoundJobs,
     Queue,
     TaggedJobs,
+    WorkerInfo,
 )
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.texts import counted
@@ -105,7 +106,7 @@ def queue_show(
         silent = f", silent for {worker.silent.total_seconds():.0f} s" if worker.is_silent else ""
         reported = lost.pop(worker.id, 0 if worker.id.startswith(OURS) else worker.active_jobs)
         jobs = held_text(found["held"], worker.id, reported, found["now"])
-        table.add_row("worker", Text(f"{worker.host} {worker.pid}{silent}: {jobs}"))
+        table.add_row("worker", Text(f"{worker.host} {worker.pid}{_size(worker)}{silent}: {jobs}"))
     for gone, reported in lost.items():
         jobs = held_text(found["held"], gone, reported, found["now"])
         table.add_row("lost worker", Text(f"{gone}: {jobs}"))
@@ -114,6 +115,12 @@ def queue_show(
         console.print(
             "No job and no worker: `glidemq queue list` shows the queues that have any.", style="dim"
         )
+
+
+def _size(worker: WorkerInfo) -> str:
+    """The places and the memory of a worker, if it reports them."""
+    places = "" if worker.concurrency is None else f", {counted(worker.concurrency, 'place')}"
+    return places if worker.memory is None else f"{places}, {worker.memory / 2**20:,.0f} MiB"
 
 
 @queue_app.command("jobs")

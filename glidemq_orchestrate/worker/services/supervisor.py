@@ -23,6 +23,7 @@ from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
+from glidemq_orchestrate.foundation.machine import resident_memory
 from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.schedules import ops as schedules
@@ -204,12 +205,15 @@ class QueueChores:
     known_code: dict[str, str] = field(default_factory=dict)
 
     async def announce(self) -> None:
-        """Register the worker, its host and process, and its handlers."""
+        """Register the worker: its host and process, what it uses, and its handlers."""
         description = {
             "addr": socket.gethostname(),
             "pid": os.getpid(),
             "startedAt": int(self.worker_id.removeprefix(OURS).split("-")[0]),
             "activeJobs": len(self.slots.held),
+            "running": self.slots.running,
+            "concurrency": self.slots.concurrency,
+            "memory": resident_memory(),
             "handlers": None if self.handlers.takes_all else self.handlers.names,
             "code": self._code(),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,13 @@ def test_a_job_that_ran_shows_its_attempts(shell: Shell, queue: Queue, run_worke
         for line in shell("queue", "jobs", "etl", "--state", "completed").splitlines()[1:]
     }
     assert tries == {"clean": "1/3", "flaky": "2/3"}
+
+
+def test_a_worker_is_shown_with_its_places_and_memory(shell: Shell, run_worker: RunWorker) -> None:
+    run_worker(["etl"], {"clean": lambda ctx: 1}, url=shell.url, concurrency=3)
+    assert re.search(r"worker +\S+ \d+, 3 places, \d+ MiB: ", shell("queue", "show", "etl"))
+    (worker,) = shell.json("queue", "show", "etl")["workers"]
+    assert (worker["running"], worker["concurrency"], worker["memory"] > 2**20) == (0, 3, True)
 
 
 def test_an_empty_queue_says_where_to_look(shell: Shell) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -283,19 +284,52 @@ class TestWorkers:
         assert worker.pid > 0
         assert datetime.now(UTC) - worker.started_at < timedelta(minutes=1)
 
+    def test_our_workers_report_what_they_use(
+        self,
+        queue: Queue,
+        run_worker: RunWorker,
+        eventually: Eventually,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("glidemq_orchestrate.worker.services.worker.ANNOUNCE_SECONDS", 0.05)
+        end = threading.Event()
+        run_worker(["etl"], {"wait": lambda _: end.wait(20)}, concurrency=3)
+        queue.add_many([NewJob("wait"), NewJob("wait")])
+        (worker,) = eventually(lambda: [one for one in queue.workers() if one.running == 2])
+        assert (worker.concurrency, worker.active_jobs) == (3, 2)
+        assert worker.memory is not None
+        assert 2**20 < worker.memory < 2**40
+        assert worker.last_heartbeat is not None
+        assert timedelta(0) <= queue.now() - worker.last_heartbeat < timedelta(seconds=10)
+        end.set()
+
     def test_workers_of_node_are_listed_by_their_registration(self, queue: Queue, redis_client: Any) -> None:
         redis_client.xgroup_create(f"{P}stream", "workers", "0", mkstream=True)
         right = {"addr": "h", "pid": 7, "startedAt": 1_700_000_000_000, "activeJobs": 2}
+        odd = right | {
+            "pid": 8,
+            "startedAt": 1_800_000_000_000,
+            "memory": "x",
+            "running": -1,
+            "concurrency": True,
+        }
         lapsed: dict[str, Any] = {}
         wrong = {name: value for name, value in right.items() if name != "pid"}
-        for name, registration in (("worker-1", right), ("worker-2", wrong), ("worker-3", lapsed)):
+        for name, registration in (
+            ("worker-1", right),
+            ("worker-2", wrong),
+            ("worker-3", lapsed),
+            ("worker-4", odd),
+        ):
             redis_client.xgroup_createconsumer(f"{P}stream", "workers", name)
             if registration:
                 redis_client.set(f"{P}w:{name}", json.dumps(registration))
-        broken, worker = queue.workers()
+        broken, worker, odd_one = queue.workers()
         assert (broken.id, broken.broken) == ("worker-2", True)
         assert (worker.id, worker.host, worker.pid, worker.broken) == ("worker-1", "h", 7, False)
         assert (worker.active_jobs, worker.handlers) == (2, None)
+        for one in (worker, odd_one, broken):
+            assert {one.memory, one.concurrency, one.running, one.last_heartbeat} == {None}
 
 
 class TestDeadLetters:
