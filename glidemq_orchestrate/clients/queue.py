@@ -40,6 +40,7 @@ from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage, TaggedJobs
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.open_arrays import ElementCounts
+from glidemq_orchestrate.queues.recent import RecentStatistics
 from glidemq_orchestrate.queues.statistics import (
     DurationBucket,
     Durations,
@@ -76,6 +77,7 @@ __all__ = [
     "OutputChunk",
     "Queue",
     "QueueStatistics",
+    "RecentStatistics",
     "Signal",
     "SuspendInfo",
     "TagCount",
@@ -205,6 +207,7 @@ class Queue(SyncFacade):
     rate_limit_group = blocking(QueueOperations.rate_limit_group)
     groups = blocking(QueueOperations.groups)
     metrics = blocking(QueueOperations.metrics)
+    recent_statistics = blocking(QueueOperations.recent_statistics)
     statistics = blocking(QueueOperations.statistics)
     lost_workers = blocking(QueueOperations.lost_workers)
     workers = blocking(QueueOperations.workers)
@@ -320,6 +323,7 @@ class AsyncQueue(AsyncFacade):
     rate_limit_group = awaited(QueueOperations.rate_limit_group)
     groups = awaited(QueueOperations.groups)
     metrics = awaited(QueueOperations.metrics)
+    recent_statistics = awaited(QueueOperations.recent_statistics)
     statistics = awaited(QueueOperations.statistics)
     lost_workers = awaited(QueueOperations.lost_workers)
     workers = awaited(QueueOperations.workers)

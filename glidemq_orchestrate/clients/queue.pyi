@@ -1,6 +1,6 @@
 # Made by `make generated` from the operations. Do not edit.
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Unpack
 
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
@@ -38,6 +38,7 @@ from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.listing import MAX_EXAMINED, FoundJobs, JobCounts, JobPage, TaggedJobs
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.open_arrays import ElementCounts
+from glidemq_orchestrate.queues.recent import RecentStatistics
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.queues.statistics import (
     DurationBucket,
@@ -75,6 +76,7 @@ __all__ = [
     "OutputChunk",
     "Queue",
     "QueueStatistics",
+    "RecentStatistics",
     "Signal",
     "SuspendInfo",
     "TagCount",
@@ -820,6 +822,19 @@ class Queue(SyncFacade):
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
+        """
+
+    def recent_statistics(self, period: Duration = timedelta(hours=1)) -> RecentStatistics:
+        """Read how many jobs ended in the last hour, or another period, and how long they waited and ran.
+
+        The durations are those of whole ten minutes and of the jobs that workers of this package ran, which
+        report them every five seconds; the ends are those of whole minutes, by any worker.
+
+        Args:
+            period: From a minute to a day.
+
+        Raises:
+            ConfigurationError: ``period`` is out of range; nothing was sent.
         """
 
     def statistics(self, day: date | None = None) -> QueueStatistics:
@@ -1637,6 +1652,19 @@ class AsyncQueue(AsyncFacade):
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
+        """
+
+    async def recent_statistics(self, period: Duration = timedelta(hours=1)) -> RecentStatistics:
+        """Read how many jobs ended in the last hour, or another period, and how long they waited and ran.
+
+        The durations are those of whole ten minutes and of the jobs that workers of this package ran, which
+        report them every five seconds; the ends are those of whole minutes, by any worker.
+
+        Args:
+            period: From a minute to a day.
+
+        Raises:
+            ConfigurationError: ``period`` is out of range; nothing was sent.
         """
 
     async def statistics(self, day: date | None = None) -> QueueStatistics:

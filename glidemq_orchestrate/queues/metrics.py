@@ -10,7 +10,7 @@ from typing import Final
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.removal import ENDED
-from glidemq_orchestrate.wire.call import Op, ask_all, whole_hash
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, command, whole_hash
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number
 
@@ -24,6 +24,13 @@ class MetricPoint:
     at: datetime
     count: int
     mean: timedelta
+
+
+def ended(queue: QueueKeys, state: str, since_ms: int, until_ms: int) -> Call[int]:
+    """How many jobs ended in a state in these whole minutes, which must be few."""
+    minutes = range(since_ms, until_ms + 1, 60_000)
+    words = [f"m:{minute}:c" for minute in minutes]
+    return command("HMGET", queue.metrics(state), *words, decode=lambda reply: sum(map(number, reply)))
 
 
 def metrics(queues: Sequence[QueueKeys], state: JobState) -> Op[list[MetricPoint]]:

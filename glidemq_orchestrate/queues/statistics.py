@@ -229,12 +229,17 @@ class QueueStatistics:
 
 def record(queue: QueueKeys, tallies: Mapping[str, HandlerTally], now_ms: int) -> Call[None]:
     """Add the tallies of a worker to the day of ``now_ms``. A repeat adds them again."""
+    return note(queue.statistics(now_ms // DAY_MS), tallies, (KEPT_DAYS + 1) * DAY_MS // 1_000, MAX_HANDLERS)
+
+
+def note(key: str, tallies: Mapping[str, HandlerTally], kept_seconds: int, max_rows: int) -> Call[None]:
+    """Add tallies to the rows of a hash. A repeat adds them again."""
     report = {
-        readable(handler): [_stored(one.waiting), _stored(one.running), one.failures, one.retries]
-        for handler, one in tallies.items()
+        readable(row): [_stored(one.waiting), _stored(one.running), one.failures, one.retries]
+        for row, one in tallies.items()
     }
-    args = ((KEPT_DAYS + 1) * DAY_MS // 1_000, MAX_HANDLERS, json.dumps(report))
-    return function("gmo_note_statistics", [queue.statistics(now_ms // DAY_MS)], args, replies.anything)
+    args = (kept_seconds, max_rows, json.dumps(report))
+    return function("gmo_note_statistics", [key], args, replies.anything)
 
 
 def _stored(tally: Tally) -> list[Any]:
@@ -248,18 +253,20 @@ def statistics(queues: Sequence[QueueKeys], day: date | None, now_ms: int) -> Op
     place = (wanted - date(1970, 1, 1)).days
     tallies: dict[str, HandlerTally] = {}
     for fields in (yield from ask_all([whole_hash(queue.statistics(place)) for queue in queues])):
-        for handler, one in _read(fields).items():
+        for handler, one in tallies_in(fields).items():
             tallies.setdefault(handler, HandlerTally()).merge(one)
     total = HandlerTally()
     for one in tallies.values():
         total.merge(one)
     handlers = [
-        HandlerStatistics(name, _durations(one.waiting), _durations(one.running), one.failures, one.retries)
+        HandlerStatistics(
+            name, durations_of(one.waiting), durations_of(one.running), one.failures, one.retries
+        )
         for name, one in tallies.items()
     ]
     handlers.sort(key=lambda one: (_total(one.running), one.handler), reverse=True)
     return QueueStatistics(
-        wanted, _durations(total.waiting), _durations(total.running), total.failures, total.retries,
+        wanted, durations_of(total.waiting), durations_of(total.running), total.failures, total.retries,
         tuple(handlers),
     )  # fmt: skip
 
@@ -274,7 +281,7 @@ def _checked(day: object, today: date) -> date:
     return day
 
 
-def _read(fields: Mapping[str, str]) -> dict[str, HandlerTally]:
+def tallies_in(fields: Mapping[str, str]) -> dict[str, HandlerTally]:
     """The tallies in a hash of the server; a field in another form is ignored."""
     tallies: dict[str, HandlerTally] = {}
     for name, text in fields.items():
@@ -306,7 +313,8 @@ def _total(durations: Durations) -> timedelta:
     return durations.count * (durations.mean or timedelta(0))
 
 
-def _durations(tally: Tally) -> Durations:
+def durations_of(tally: Tally) -> Durations:
+    """What users see of a tally."""
     if tally.count <= 0:
         return Durations(0, None, None)
     spread = math.sqrt(max(tally.squares, 0.0) / (tally.count - 1)) if tally.count > 1 else 0.0

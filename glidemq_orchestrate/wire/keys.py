@@ -93,6 +93,10 @@ class QueueKeys:
         """The hash with the statistics of one day since the epoch."""
         return f"{self.base}:qx:statistics:{day}"
 
+    def recent_statistics(self, hour: int) -> str:
+        """The hash with the statistics of one hour since the epoch."""
+        return f"{self.base}:qx:recent:{hour}"
+
     def tokens(self, window: int) -> str:
         """The number of tokens used in one window of the token limit."""
         return f"{self.base}:tpm:{window}"

@@ -104,6 +104,7 @@ gmo:beside | set | queues that share flows with it | work | a supervisor of eith
     of a listed flow
 gmo:large-events | list | sizes of large events | queue 2100 | trimmed with the events to 16 MiB
 qx:statistics:<day> | hash | waiting and running times by handler, and failures | timed | after 31 days
+qx:recent:<hour> | hash | waiting and running times by ten minutes, and failures | timed | after 26 hours
 qx:tags | sorted set | how many jobs have each tag | job | with the last job of a tag; untag
 qx:tag:<tag> | sorted set | the jobs with a tag | job | with each job; if another library removed it:
     cleanup, or the next listing; untag

@@ -14,9 +14,10 @@ from typing import Final
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.queues import recent
 from glidemq_orchestrate.queues.statistics import HandlerTally, record
 from glidemq_orchestrate.wire import stored
-from glidemq_orchestrate.wire.call import Run, ask
+from glidemq_orchestrate.wire.call import Run, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.metrics import JobMeter
 
@@ -98,4 +99,5 @@ class JobStatistics:
         """Report what was counted since the last report."""
         if found := self._noted.pop(queue.queue, None):
             tallies = {handler: noted.tally() for handler, noted in found.items()}
-            await run(ask(record(queue, tallies, self._clock.now_ms())))
+            now_ms = self._clock.now_ms()
+            await run(ask_all([record(queue, tallies, now_ms), recent.record(queue, tallies, now_ms)]))

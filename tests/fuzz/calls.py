@@ -102,6 +102,7 @@ GOOD: Final[dict[str, Any]] = {
     "node": "a",
     "others": ["later"],
     "pattern": "",
+    "period": timedelta(hours=1),
     "result": DATA,
 }
 GOOD_OF: Final[dict[tuple[str, str, str], Any]] = {

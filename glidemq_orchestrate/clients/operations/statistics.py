@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from typing import cast
 
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.states import EndedState, JobState
-from glidemq_orchestrate.queues import metrics, statistics
+from glidemq_orchestrate.queues import metrics, recent, statistics
 from glidemq_orchestrate.queues.metrics import MetricPoint
+from glidemq_orchestrate.queues.recent import RecentStatistics
 from glidemq_orchestrate.queues.statistics import QueueStatistics
 from glidemq_orchestrate.wire.call import Op
 
@@ -23,6 +25,22 @@ class StatisticsOperations(QueueOperationsBase):
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
         """
         return (yield from metrics.metrics((yield from self._member_keys()), cast("JobState", state)))
+
+    def recent_statistics(self, period: Duration = timedelta(hours=1)) -> Op[RecentStatistics]:
+        """Read how many jobs ended in the last hour, or another period, and how long they waited and ran.
+
+        The durations are those of whole ten minutes and of the jobs that workers of this package ran, which
+        report them every five seconds; the ends are those of whole minutes, by any worker.
+
+        Args:
+            period: From a minute to a day.
+
+        Raises:
+            ConfigurationError: ``period`` is out of range; nothing was sent.
+        """
+        period_ms = recent.checked(period)
+        queues = yield from self._member_keys()
+        return (yield from recent.recent(queues, period_ms, self._clock.now_ms()))
 
     def statistics(self, day: date | None = None) -> Op[QueueStatistics]:
         """Read how long the jobs of a day waited and ran, by handler, with histograms and percentiles.

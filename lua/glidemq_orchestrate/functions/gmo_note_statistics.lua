@@ -1,5 +1,6 @@
--- gmo_note_statistics: add what a worker has counted to the statistics of a queue and day.
--- KEYS  1 <prefix>qx:statistics:<day since the epoch>
+-- gmo_note_statistics: add what a worker has counted to the statistics of a queue and day, or hour.
+-- KEYS  1 <prefix>qx:statistics:<day since the epoch>, or <prefix>qx:recent:<hour since the epoch>, where the handlers
+--       are the numbers of ten minutes
 -- ARGS  1 time to live in s  2 max handlers  3 JSON {handler: [waiting, running, failures, retries]}, where waiting and
 --       running are [count, mean, sum of squared deviations, {bucket: count}], in ms
 -- REPLY 1

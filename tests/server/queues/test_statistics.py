@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +23,8 @@ from glidemq_orchestrate import (
     Queue,
 )
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.queues import statistics
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.queues import recent, statistics
 from glidemq_orchestrate.queues.statistics import DAY_MS, MAX_HANDLERS, HandlerTally
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -72,6 +73,9 @@ def test_a_worker_reports_what_its_jobs_took(
         2,
     )
     assert (by_name["rest"].running.mean or timedelta(0)) > timedelta(milliseconds=19)
+    last = queue.recent_statistics()
+    assert (last.completed, last.failed, last.retries) == (10, 1, 1)
+    assert (last.running, last.waiting) == (found.running, found.waiting)
     assert by_name["rest"].waiting.count == sum(one.count for one in by_name["rest"].waiting.buckets) == 10
     assert (by_name["rest"].waiting.mean or timedelta(0)) > timedelta(milliseconds=49)
 
@@ -111,6 +115,54 @@ def test_reports_are_merged_exactly(hand: Hand, redis_client: Any) -> None:
     assert 30 * 86_400 < redis_client.ttl(key) <= 31 * 86_400
 
 
+MINUTE, HOUR, NOON = 60_000, 3_600_000, 1_799_971_200_000
+
+
+class At:
+    """A clock that stands still."""
+
+    def now_ms(self) -> int:
+        return NOON + 5 * MINUTE
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
+
+def test_the_last_hour_and_day_have_rates_and_percentiles(url: str, hand: Hand, redis_client: Any) -> None:
+    seen = ((-25 * 60, 9_000), (-23 * 60, 8_000), (-66, 7_000), (-58, 1_000), (-4, 2_000), (4, 3_000))
+    for minutes, took in seen:
+        at = NOON + minutes * MINUTE
+        hand.run(ask(recent.record(KEYS, {"load": tally(took), "save": tally(took)}, at)))
+        redis_client.hset("glide:{etl}:metrics:completed", mapping={f"m:{at}:c": 60, f"m:{at}:d": 5})
+        redis_client.hset("glide:{etl}:metrics:failed", mapping={f"m:{at}:c": 6})
+    with Queue("etl", url, clock=At()) as queue:
+        hour, day = queue.recent_statistics(), queue.recent_statistics(timedelta(days=1))
+        assert queue.recent_statistics(60).completed == 60, "the last minute"
+    assert (hour.since, hour.until) == (time_of(NOON - 55 * MINUTE), time_of(NOON + 5 * MINUTE))
+    assert (hour.completed, hour.failed, hour.completed_per_minute, hour.failed_per_minute) == (
+        120,
+        12,
+        2,
+        0.2,
+    )
+    assert hour.durations_since == time_of(NOON - 60 * MINUTE)
+    assert (hour.running.count, hour.running.mean, hour.retries) == (6, timedelta(seconds=2), 0)
+    assert hour.running.percentile(100) == timedelta(seconds=3.25)
+    assert (day.completed, day.running.count, day.waiting.count) == (300, 10, 0)
+    ttl = redis_client.ttl(KEYS.recent_statistics(NOON // HOUR))
+    assert 25 * 3_600 < ttl <= 26 * 3_600
+
+
+def time_of(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC)
+
+
+def test_a_period_is_from_a_minute_to_a_day(queue: Queue) -> None:
+    for period in (0, 59, 86_401, -1):
+        with pytest.raises(ConfigurationError, match="period must"):
+            queue.recent_statistics(period)
+
+
 def test_handlers_beyond_the_limit_share_a_row(hand: Hand, queue: Queue) -> None:
     now_ms = int(time.time() * 1_000)
     for _ in range(2):
@@ -124,8 +176,9 @@ def test_handlers_beyond_the_limit_share_a_row(hand: Hand, queue: Queue) -> None
 def test_obliterate_removes_them(queue: Queue, hand: Hand, redis_client: Any) -> None:
     queue.add("rest")
     hand.run(ask(statistics.record(KEYS, {"rest": tally(1)}, int(time.time() * 1_000))))
+    hand.run(ask(recent.record(KEYS, {"rest": tally(1)}, int(time.time() * 1_000))))
     queue.obliterate(force=True)
-    assert redis_client.keys("*statistics*") == []
+    assert redis_client.keys("*:qx:*") == []
 
 
 async def test_the_asyncio_client_reads_them(url: str, hand: Hand) -> None:
