@@ -38,7 +38,14 @@ def get_provider_info() -> dict[str, Any]:
                         "version_added": "0.1.0",
                         "example": None,
                         "default": "glidemq_default",
-                    }
+                    },
+                    "console_conn_ids": {
+                        "description": "Other connections whose servers it shows too, separated by commas.",
+                        "type": "string",
+                        "version_added": "0.1.0",
+                        "example": "glidemq_reports, glidemq_spark",
+                        "default": "",
+                    },
                 },
             }
         },

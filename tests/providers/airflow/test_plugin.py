@@ -111,6 +111,59 @@ def test_airflow_lists_its_tabs_and_its_page() -> None:
     assert [app["url_prefix"] for app in GlideMQPlugin.fastapi_apps] == ["/glidemq"]
 
 
+def test_the_servers_of_listed_connections_are_shown_too(
+    valkey: Valkey, flow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = {"conn_type": "glidemq", "host": valkey.url, "extra": {"prefix": f"{valkey.prefix}away"}}
+    for name in ("GLIDEMQ_AWAY", "GLIDEMQ_SECRET"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(away))
+    monkeypatch.setenv("AIRFLOW__GLIDEMQ__CONSOLE_CONN_IDS", "glidemq_away, glidemq_gone,")
+    with FlowProducer(valkey.url, prefix=f"{valkey.prefix}away") as flows:
+        labels = {"dag_id": "reports", "run_id": "r/1", "task_id": "load"}
+        flows.submit(FlowSpec("load", [FlowNode("a", queue="etl")], labels=labels), flow_id="away/1")
+    away_flow, of = "/glidemq/on/glidemq_away/api/flows/away%2F1", "&task_id=load&map_index=-1"
+    asked = (
+        ("", "GET", away_flow),
+        ("viewer", "GET", away_flow),
+        ("viewer", "POST", f"{away_flow}/cancel"),
+        ("viewer", "GET", flow.replace("/glidemq", "/glidemq/on/glidemq_away")),
+        ("viewer", "GET", "/glidemq/on/glidemq_away"),
+        ("viewer", "GET", "/glidemq/on/glidemq_away/"),
+        ("viewer", "GET", f"/glidemq/of?dag_id=reports&run_id=r/1{of}"),
+        ("viewer", "GET", "/glidemq/of?dag_id=sales&run_id=r1&task_id=nightly"),
+        ("viewer", "GET", f"/glidemq/of?dag_id=nothing&run_id=r1{of}"),
+        ("", "GET", f"/glidemq/of?dag_id=reports&run_id=r/1{of}"),
+        ("admin", "GET", "/glidemq/on/glidemq_secret/api/about"),
+        ("admin", "GET", "/glidemq/on/glidemq_gone/api/about"),
+        ("user", "POST", f"{away_flow}/cancel"),
+    )
+    found = ask(valkey, tmp_path, *asked)
+    assert [status for status, _, _ in found] == [
+        401, 200, 403, 404, 307, 200, 303, 303, 303, 303, 404, 503, 200,
+    ], found  # fmt: skip
+    assert [found[at][1] for at in (4, 6, 7)] == [
+        "glidemq_away/",
+        "./on/glidemq_away/#/flows/away%2F1",
+        "./#/flows/af%2F1",
+    ]
+    assert found[8][1].startswith("./#/flows?search=dag_id%3Dnothing")
+    assert found[9][1].startswith("./#/flows?search="), "nobody learns what there is"
+    assert json.loads(found[10][2]) == {
+        "error": "the connection glidemq_secret is not shown here",
+        "fix": "add it to console_conn_ids in section [glidemq] of Airflow's configuration",
+    }
+    assert "glidemq_gone" in json.loads(found[11][2])["error"]
+
+
+def test_each_listed_connection_has_a_page_in_the_menu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_glidemq.plugins import glidemq  # noqa: PLC0415  it reads the configuration
+
+    monkeypatch.setenv("AIRFLOW__GLIDEMQ__CONSOLE_CONN_IDS", "glidemq_default,a/b")
+    pages = {one["name"]: one for one in glidemq._views() if one["destination"] == "nav"}
+    assert [page["href"] for page in pages.values()] == ["/glidemq/on/a%2Fb/", "/glidemq/"]
+    assert pages["glide-mq (a/b)"]["url_route"] == "glidemq-nav-a-b"
+
+
 def test_a_connection_that_cannot_be_used_is_said(tmp_path: Path, valkey: Valkey, monkeypatch: Any) -> None:
     monkeypatch.setenv("AIRFLOW__GLIDEMQ__CONSOLE_CONN_ID", "no_such_connection")
     ((status, _, text),) = ask(valkey, tmp_path, ("admin", "GET", "/glidemq/api/about"))
