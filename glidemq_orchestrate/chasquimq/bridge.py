@@ -125,6 +125,8 @@ class ChasquiBridge(Worker):
         max_waiting: As in ``ChasquiQueue``.
         lease: Another bridge takes the jobs over after this long without a heartbeat; at least a second.
         shutdown_timeout: How long a stop waits for running jobs before it gives them back.
+        metrics_port: As for ``Worker``; a job runs from when it is handed over until its end is known.
+        metrics_host: The address of that port.
         prefix: First part of every key of ours.
         clock: For tests.
 
@@ -144,6 +146,8 @@ class ChasquiBridge(Worker):
         max_waiting: int | None = MAX_WAITING,
         lease: Duration = DEFAULT_LEASE,
         shutdown_timeout: Duration = timedelta(seconds=1),
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
@@ -153,6 +157,7 @@ class ChasquiBridge(Worker):
             handlers=_Everything(Registered(self._hand_over, is_async=True)),
             prefix=prefix, lease=lease, max_stalled=MAX_LOSSES, max_suspects=max(concurrency, 1),
             shutdown_timeout=shutdown_timeout, middleware=[self._attempts], clock=clock,
+            metrics_port=metrics_port, metrics_host=metrics_host,
         )  # fmt: skip
         name = check_queue(queue if chasquimq_queue is None else chasquimq_queue)
         self._chasqui_keys, self._group, self._max_waiting = ChasquiKeys(name), group, max_waiting

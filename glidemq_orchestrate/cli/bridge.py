@@ -9,6 +9,8 @@ import typer
 from glidemq_orchestrate.cli.shell import (
     Level,
     LogLevel,
+    MetricsHost,
+    MetricsPortOption,
     Prefix,
     StopAfter,
     Url,
@@ -50,6 +52,8 @@ def chasquimq(
         ),
     ] = 30,
     stop_after: StopAfter = 1,
+    metrics_port: MetricsPortOption = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
 ) -> None:
@@ -66,5 +70,7 @@ def chasquimq(
         concurrency=concurrency,
         lease=lease,
         shutdown_timeout=stop_after,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
         prefix=prefix,
     ).run()

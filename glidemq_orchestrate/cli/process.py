@@ -24,6 +24,8 @@ from glidemq_orchestrate.cli.shell import (
     Level,
     LogJson,
     LogLevel,
+    MetricsHost,
+    MetricsPortOption,
     Prefix,
     StopAfter,
     Url,
@@ -182,16 +184,8 @@ def worker(
         ),
     ] = 30,
     stop_after: StopAfter = 10,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Serve what the worker counts, over all its processes, to Prometheus: at /metrics of this "
-            "port. 0: any free port, which is logged. Needs the extra [metrics]. Default: do not.",
-            min=0,
-            max=65535,
-        ),
-    ] = None,
-    metrics_host: Annotated[str, typer.Option(help="The address of that port.")] = "127.0.0.1",
+    metrics_port: MetricsPortOption = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     allow_import: AllowImport = None,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,

@@ -282,6 +282,17 @@ StopAfter = Annotated[
     float,
     typer.Option(parser=seconds(), metavar="DURATION", help="Wait this long for running jobs at shutdown."),
 ]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="Serve what it counts, over all its processes, to Prometheus: at /metrics of this port. 0: any "
+        "free port, which is logged. Needs the extra [metrics]. Default: do not.",
+        min=0,
+        max=65535,
+    ),
+]
+MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address of that port.")]
 
 
 def log_to_stderr(level: LogLevel, process: int = 0) -> None:

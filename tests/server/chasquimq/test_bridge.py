@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 
@@ -168,6 +169,18 @@ def test_a_job_of_any_name_may_be_submitted(sides: Sides, bridge: Start) -> None
         pytest.fail("the bridge runs jobs of any name")
     (worker,) = sides.queue.workers()
     assert worker.handlers is None
+
+
+def test_prometheus_reads_what_it_hands_over(
+    sides: Sides, bridge: Start, serve: Serve, eventually: Eventually
+) -> None:
+    serve(echo)
+    url = bridge(metrics_port=0).metrics_url
+    assert url is not None
+    sides.queue.add_and_wait("echo", timeout=20)
+    ended = 'glidemq_worker_jobs_ended_total{handler="echo",outcome="completed",queue="images"} 1.0'
+    eventually(lambda: ended in httpx.get(url).text, 20)
+    assert "glidemq_worker_places 100.0" in httpx.get(url).text
 
 
 def test_a_cancelled_job_is_withdrawn_if_nobody_has_it(
