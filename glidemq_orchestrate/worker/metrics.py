@@ -134,28 +134,32 @@ class JobMeter:
 
     Args:
         slots: The jobs that it holds.
+        handler: Stands for all names of jobs.
     """
 
-    def __init__(self, slots: JobSlots) -> None:
-        self._slots, self._counts = slots, Counts()
+    def __init__(self, slots: JobSlots, handler: str | None = None) -> None:
+        self._slots, self._handler, self._counts = slots, handler, Counts()
+
+    def _row(self, attempt: Attempt) -> _Row:
+        return self._counts.row(attempt.queue, self._handler or attempt.name)
 
     def started(self, attempt: Attempt) -> None:
         """Count the start of a handler."""
-        row = self._counts.row(attempt.queue, attempt.name)
+        row = self._row(attempt)
         row.started, row.active = row.started + 1, row.active + 1
 
     def waited(self, attempt: Attempt, seconds: float) -> None:
         """Count how long a job was ready before it started."""
-        self._counts.row(attempt.queue, attempt.name).waiting.add(max(seconds, 0.0))
+        self._row(attempt).waiting.add(max(seconds, 0.0))
 
     def returned(self, attempt: Attempt) -> None:
         """Count the return of a handler, however it ended."""
-        self._counts.row(attempt.queue, attempt.name).active -= 1
+        self._row(attempt).active -= 1
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Count the verdict of the server on an outcome."""
         attempt = outcome.attempt
-        row = self._counts.row(attempt.queue, attempt.name)
+        row = self._row(attempt)
         if verdict == "ok":
             is_unbegun = outcome.kind is Kind.LATER and outcome.second == UNBEGUN
             row.ended["returned" if is_unbegun else _ENDS.get(outcome.kind, "paused")] += 1
@@ -168,7 +172,7 @@ class JobMeter:
 
     def elements(self, attempt: Attempt, count: int) -> None:
         """Count elements of an array that ended well."""
-        row = self._counts.row(attempt.queue, attempt.name)
+        row = self._row(attempt)
         row.ended["completed"] += count
         row.running.add(attempt.seconds / count, count)
 

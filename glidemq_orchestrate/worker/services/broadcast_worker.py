@@ -9,6 +9,7 @@ import logging
 import random
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -41,6 +42,8 @@ from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_val
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Reporter
 from glidemq_orchestrate.worker.handlers.registered import Handler
 from glidemq_orchestrate.worker.held_jobs import Suspects
+from glidemq_orchestrate.worker.job_slots import JobSlots
+from glidemq_orchestrate.worker.services.measured import Measured
 from glidemq_orchestrate.worker.services.service import HandlerService
 from glidemq_orchestrate.worker.services.supervisor import seconds_until
 from glidemq_orchestrate.worker.tasks import JobTask, reconnect_delays
@@ -77,6 +80,8 @@ class BroadcastWorker(HandlerService):
             started run one at a time in each worker, until the cause of the loss is known.
         shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
             handlers are cancelled, and other workers take the messages over after ``lease``.
+        metrics_port: As for ``Worker``; the ``handler`` is the subscription.
+        metrics_host: The address of that port.
         prefix: First part of every key.
         clock: For tests.
 
@@ -97,6 +102,8 @@ class BroadcastWorker(HandlerService):
         lease: Duration = DEFAULT_LEASE,
         max_stalled: int = 3,
         shutdown_timeout: Duration = 10,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
@@ -112,6 +119,8 @@ class BroadcastWorker(HandlerService):
         self._subscription = Subscription(keys, check_subscription(subscription), start_from, patterns)
         self._handler, self._concurrency, self._max_stalled = handler, concurrency, max_stalled
         self._held: dict[str, tuple[Attempt, JobTask]] = {}
+        self._slots = JobSlots(concurrency)
+        self._measured = Measured(self._slots, metrics_port, metrics_host, handler=subscription)
         self._cancelled: dict[str, Cancelled] = {}
         self._again = True
         self._taking, self._has_retry = asyncio.Lock(), asyncio.Event()
@@ -120,11 +129,17 @@ class BroadcastWorker(HandlerService):
         self._room_to_send = threading.Semaphore(MAX_UNSENT)
         self._jitter = random.Random()  # noqa: S311  separate: handlers may seed the shared generator
 
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus reads what it counts, while it runs; None without a ``metrics_port``."""
+        return self._measured.url
+
     # --- the service ---
 
     _kind = "broadcast_worker"
 
     async def _begin(self) -> None:
+        self._measured.serve()
         await self._run(open_subscription(self._subscription))
         name = self._subscription.queue.queue
         await self._start_guards(self._executing, lambda _attempt, _line: None)
@@ -150,6 +165,7 @@ class BroadcastWorker(HandlerService):
             logger.warning("%d messages still run: other workers take them over", len(tasks), extra=extra)
         await self._stop_guards()
         self._threads.close()
+        await self._measured.close()
 
     def _executing(self) -> list[RunningHandler]:
         """The running handlers, from any thread."""
@@ -186,6 +202,7 @@ class BroadcastWorker(HandlerService):
         """Renew the leases; stop each run that has lost its lease, or whose message was revoked."""
         held = [attempt for attempt, _ in self._held.values()]
         renewals = await self._run(renew(self._subscription, self.id, held, self._clock))
+        self._measured.meter.exchanged(self._subscription.queue.queue)
         if not self._renewer.renewed():
             await asyncio.to_thread(self._renewer.start)
         for attempt, beat in zip(held, renewals, strict=True):
@@ -239,6 +256,7 @@ class BroadcastWorker(HandlerService):
             task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
             self._held[attempt.entry_id] = attempt, task
             task.add_done_callback(functools.partial(self._task_ended, attempt))
+        self._slots.running = len(self._held)
 
     def _holds(self, attempt: Attempt) -> bool:
         """Whether this worker has not begun a later run of the same message."""
@@ -252,6 +270,7 @@ class BroadcastWorker(HandlerService):
             del self._held[attempt.entry_id]
             self._cancelled.pop(attempt.entry_id, None)
             self._threads_of.pop(attempt.entry_id, None)
+        self._slots.running = len(self._held)
         if not task.cancelled() and (error := task.exception()) is not None:
             # It stays pending until another worker takes it over for lack of heartbeats.
             logger.error("message %s: its outcome was not accepted", attempt.job_id, exc_info=error)
@@ -259,16 +278,22 @@ class BroadcastWorker(HandlerService):
     # --- one message ---
 
     async def _work(self, attempt: Attempt) -> None:
+        meter, began = self._measured.meter, time.monotonic()
+        meter.started(attempt)
+        meter.waited(attempt, (self._clock.now_ms() - int(attempt.entry_id.partition("-")[0])) / 1000)
         try:
             outcome = await self._execute(attempt)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001  the message fails, and the worker continues
             outcome = outcome_of_error(attempt, exc, self._jitter.random())
+        finally:
+            attempt.seconds = time.monotonic() - began
+            meter.returned(attempt)
         if self._holds(attempt):  # otherwise its outcome would count for the later run
             # The outcome may reach the server before its reply arrives here.
             self._cancelled.pop(attempt.entry_id, None)
-            await self._report(attempt, _result(attempt, outcome))
+            await self._report(attempt, outcome)
 
     async def _execute(self, attempt: Attempt) -> Outcome:
         """The outcome of a message: runs its handler within the time limit."""
@@ -300,8 +325,9 @@ class BroadcastWorker(HandlerService):
             return await call_async(_awaited, ended.value)
         return ended
 
-    async def _report(self, attempt: Attempt, result: Result) -> None:
+    async def _report(self, attempt: Attempt, outcome: Outcome) -> None:
         """Report an outcome, again after each broken connection."""
+        result, meter = _result(attempt, outcome), self._measured.meter
         pauses, what = reconnect_delays(), f"reporting a message of queue {attempt.queue}"
         was_sent = False
         while True:
@@ -318,6 +344,9 @@ class BroadcastWorker(HandlerService):
                 if verdict == "stale" and not was_sent:  # a repeat is stale if the first was accepted
                     text = "the outcome of message %s came too late: another worker has taken it over"
                     self._warn(attempt, "stale", text)
+                    meter.lost(attempt)
+                elif verdict != "stale":
+                    meter.settled(outcome, verdict)
                 return
 
     def _warn(self, attempt: Attempt, action: str, text: str) -> None:

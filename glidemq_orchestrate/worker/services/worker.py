@@ -12,7 +12,6 @@ requested again.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import time
 from collections import Counter
@@ -52,11 +51,12 @@ from glidemq_orchestrate.worker.handlers.named_call import check_packages
 from glidemq_orchestrate.worker.handlers.registered import Serving
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.messenger import Messenger
-from glidemq_orchestrate.worker.metrics import Counts, JobMeter, MetricsPort
+from glidemq_orchestrate.worker.metrics import JobMeter
 from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.receipts import Receipts
 from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.runner import JobRunner
+from glidemq_orchestrate.worker.services.measured import Measured
 from glidemq_orchestrate.worker.services.service import HandlerService, logger
 from glidemq_orchestrate.worker.services.supervisor import SHARDS_SECONDS, QueueChores
 from glidemq_orchestrate.worker.silent_workers import SilentWorkers
@@ -174,10 +174,7 @@ class Worker(HandlerService, RegistersHandlers):
         self._chores = {name: self._chores_of(keys) for name, keys in self._queues.items()}
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
-        self._metrics = None if metrics_port is None else (metrics_host, metrics_port)
-        self._meter = JobMeter(self._slots)
-        self._is_metered = metrics_port is not None
-        self._port: MetricsPort | None = None
+        self._measured = Measured(self._slots, metrics_port, metrics_host)
         self._processes: Processes | None = None
 
     @property
@@ -192,12 +189,12 @@ class Worker(HandlerService, RegistersHandlers):
     @property
     def metrics_url(self) -> str | None:
         """Where Prometheus reads what it counts, while it runs; None without a ``metrics_port``."""
-        return None if self._port is None else self._port.url
+        return self._measured.url
 
     def measure(self) -> JobMeter:
         """What counts its jobs for Prometheus: from its start, if this was called before."""
-        self._is_metered = True
-        return self._meter
+        self._measured.is_metered = True
+        return self._measured.meter
 
     def retire(self) -> None:
         """Stop once its running jobs have ended, however long they take; ``stop`` ends the wait.
@@ -221,10 +218,7 @@ class Worker(HandlerService, RegistersHandlers):
         return f"worker {self.id} serves queues {queues} at {where}, {places}, handlers {handlers}"
 
     async def _begin(self) -> None:
-        if self._metrics is not None:
-            self._port = MetricsPort(*self._metrics, self._measured)
-            self._port.start()
-            logger.info("metrics at %s", self._port.url, extra={"action": "metrics"})
+        self._measured.serve()
         if self._shards is not None:
             for keys in self._named:
                 await self._run(declare(keys, self._shards))
@@ -328,13 +322,7 @@ class Worker(HandlerService, RegistersHandlers):
 
     async def _reclaim(self, chores: QueueChores) -> None:
         await chores.reclaim()
-        self._meter.exchanged(chores.keys.queue)
-
-    def _measured(self) -> tuple[Counts, dict[int, int]]:
-        """What the port serves; in its thread."""
-        counts = Counts()
-        counts.add(self._meter.text())
-        return counts, {0: os.getpid()}
+        self._measured.meter.exchanged(chores.keys.queue)
 
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> float | None:
         ended = self._feeds[keys.queue].unreported
@@ -363,7 +351,7 @@ class Worker(HandlerService, RegistersHandlers):
             report_start=self._report_start,
             is_late=self._heartbeats.is_late,
             note_lease=self._heartbeats.note_lease,
-            meter=self._meter if self._is_metered else None,
+            meter=self._measured.meter if self._measured.is_metered else None,
         )
 
     def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
@@ -417,9 +405,7 @@ class Worker(HandlerService, RegistersHandlers):
         for hook in self.handlers.stop_hooks:
             await self._quietly("a stop hook", partial(self._run_hook, hook))
         self._threads.close()
-        if (port := self._port) is not None:
-            self._port = None
-            await asyncio.to_thread(port.close)
+        await self._measured.close()
 
     async def _report_statistics(self) -> None:
         if self._jobs is not None:

@@ -9,6 +9,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
@@ -64,6 +65,39 @@ def test_every_subscription_gets_what_it_wants(
     assert sorted(all_of_it) == [("order.paid", 1), ("user.left", 2)]
     eventually(lambda: all(redis_client.xpending(STREAM, g)["pending"] == 0 for g in ("all", "some")))
     assert (some, redis_client.xlen(STREAM)) == (["order.paid"], 2)
+
+
+def test_prometheus_reads_what_a_subscription_has_handled(
+    url: str, start: Any, eventually: Eventually
+) -> None:
+    def handle(ctx: Any) -> None:
+        if ctx.data == "bad":
+            raise ValueError("no")
+        if ctx.data == "skipped":
+            raise Skip("not needed")
+
+    worker = start(handle, "billing", concurrency=3, metrics_port=0)
+    with Broadcast("news", url) as news:
+        for number, data in enumerate(("good", "bad", "skipped", "good")):
+            news.publish(f"order.{number}", data)
+    of = 'handler="billing"'
+
+    def shown() -> str:
+        return httpx.get(worker.metrics_url).text
+
+    def has(name: str, count: int, labels: str = "") -> bool:
+        return f'glidemq_worker_{name}{{{of}{labels},queue="news"}} {count}.0\n' in shown()
+
+    eventually(lambda: has("jobs_ended_total", 2, ',outcome="completed"'), 20)
+    eventually(lambda: has("jobs_ended_total", 1, ',outcome="failed"'), 20)
+    eventually(lambda: has("jobs_ended_total", 1, ',outcome="skipped"'), 20)
+    eventually(lambda: has("jobs_running", 0) and has("jobs_started_total", 4), 20)
+    assert has("job_running_seconds_count", 3)
+    assert has("job_waiting_seconds_count", 4)
+    assert "glidemq_worker_places 3.0\n" in shown()
+    eventually(lambda: "glidemq_worker_places_taken 0.0\n" in shown(), 20)
+    worker.stop()
+    eventually(lambda: worker.metrics_url is None, 20)
 
 
 def test_only_the_subscription_that_failed_tries_again(  # fact 39
