@@ -338,6 +338,9 @@ async def live(console: Shared, flow_id: Name) -> Response:
 async def _told(console: Any, flow_id: Name) -> AsyncIterator[bytes]:
     yield PULSE
     async for change in console.live.changes(flow_id):
+        if change is None:
+            yield PULSE
+            continue
         data = {"flow": flow_row(change["status"]), "states": change["states"]}
         yield f"event: {change['kind']}\ndata: {json.dumps(data)}\n\n".encode()
 

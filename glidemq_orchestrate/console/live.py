@@ -16,6 +16,8 @@ from glidemq_orchestrate.flows.graph import failed_letter
 EVERY_SECONDS: Final = 0.5
 READ_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 2.0
+PULSE_SECONDS: Final = 15.0
+"""A silent stream says so often that it is there: many proxies cut connections after a minute or less."""
 MANY: Final = 20_000
 MANY_AGAIN_SECONDS: Final = 15.0
 """How often the states of all nodes are read, as starts of jobs are no events; of a large flow less often."""
@@ -140,16 +142,19 @@ class Live:
         self._events: dict[str, QueueEvents] = {}
         self._flows: dict[tuple[str, int], tuple[FlowLive, asyncio.Task[None]]] = {}
 
-    async def changes(self, flow_id: str) -> AsyncIterator[dict[str, Any]]:
-        """The changes of a flow, until it has ended or has other nodes."""
+    async def changes(self, flow_id: str) -> AsyncIterator[dict[str, Any] | None]:
+        """The changes of a flow, until it has ended or has other nodes; None after a while without one."""
         view = await self._views.get(flow_id)
         live = self._join(view)
         mine: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         live.listeners.add(mine)
         try:
             while True:
-                yield (change := await mine.get())
-                if change["kind"] != "change":
+                change = None
+                with contextlib.suppress(TimeoutError):
+                    change = await asyncio.wait_for(mine.get(), PULSE_SECONDS)
+                yield change
+                if change is not None and change["kind"] != "change":
                     return
         finally:
             live.listeners.discard(mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import pytest
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
 
     from tests.conftest import Eventually, RunWorker
 
@@ -102,6 +103,39 @@ def test_changes_arrive_until_the_flow_has_ended(
     assert (kind, last["flow"]["state"], last["flow"]["completed"]) == ("ended", "completed", 10)
     found = ui.get("/api/flows/f").json()
     assert [group["states"] for group in found["groups"]] == [{"completed": n} for n in (1, 8, 1)]
+
+
+async def test_a_stream_without_changes_says_that_it_is_there(
+    flows: FlowProducer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from glidemq_orchestrate.console import create_app, live  # noqa: PLC0415  optional
+
+    flows.submit(fan_out(3), flow_id="f")
+    monkeypatch.setattr(live, "PULSE_SECONDS", 0.05)
+    console, seen = create_app(url), list[bytes]()
+    three = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not seen:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await three.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message.get("body"):
+            seen.append(message["body"])
+        if len(seen) == 3:
+            three.set()
+
+    path = "/api/flows/f/live"
+    scope = {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": [(b"host", b"localhost")], "http_version": "1.1", "scheme": "http",
+    }  # fmt: skip
+    await asyncio.wait_for(console(scope, receive, send), 20)
+    await console.aclose()
+    comments = [one for one in seen if one.startswith(b":")]
+    assert len(comments) >= 2, seen
 
 
 def test_many_who_look_cost_what_one_costs(
