@@ -17,7 +17,14 @@ from starlette.responses import FileResponse
 
 from glidemq_orchestrate import __version__
 from glidemq_orchestrate.clients.client import AsyncClient
-from glidemq_orchestrate.console import flow_changes, flow_pages, metrics, queue_changes, queue_pages
+from glidemq_orchestrate.console import (
+    flow_changes,
+    flow_pages,
+    metrics,
+    queue_changes,
+    queue_lists,
+    queue_pages,
+)
 from glidemq_orchestrate.console.access import Access
 from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
 from glidemq_orchestrate.console.live import Live
@@ -147,6 +154,7 @@ def create_app(  # noqa: PLR0913  its settings
     api = APIRouter(prefix="/api")
     api.include_router(flow_pages.router)
     api.include_router(queue_pages.router)
+    api.include_router(queue_lists.router)
     if not read_only:
         api.include_router(flow_changes.router)
         api.include_router(queue_changes.router)

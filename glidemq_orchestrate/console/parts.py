@@ -76,13 +76,18 @@ def job_row(job: Job) -> dict[str, Any]:
         "id": job.id,
         "name": job.name,
         "state": job.state,
-        "attempts": job.attempts_made,
+        "attempts": job.attempts,
         "reason": masked_line(job.failed_reason or ""),
         "created_at": time_text(job.created_at),
         "started_at": time_text(job.started_at),
         "finished_at": time_text(job.finished_at),
         "flow_id": job.flow_id,
         "node": job.node,
+        "worker": job.worker or "",
+        "lease_until": time_text(job.lease_until),
+        "lost": job.lost_attempts,
+        "ordering_key": job.ordering_key or "",
+        "tags": list(job.tags),
     }
 
 

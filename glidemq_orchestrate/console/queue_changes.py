@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends
+from pydantic import BaseModel, Field
 
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared
@@ -17,6 +18,7 @@ from glidemq_orchestrate.jobs.options import JobOptions, RunOptions
 
 router = APIRouter(dependencies=[Depends(check_queues)])
 MAX_REPLAYED: Final = 1_000
+MAX_RETRIED: Final = 1_000
 
 
 @router.post("/queues/{name}/pause")
@@ -37,6 +39,33 @@ async def resume(console: Shared, name: Name) -> dict[str, Any]:
 async def retry_failed(console: Shared, name: Name) -> dict[str, Any]:
     """Run the failed jobs of a queue again; nodes of flows are for their flows."""
     return {"ok": True, "count": await console.client.queue(name).retry_failed()}
+
+
+class Group(BaseModel):
+    """A group of failures."""
+
+    group: str = Field(max_length=10_000)
+
+
+@router.post("/queues/{name}/retry-group")
+async def retry_group(console: Shared, name: Name, which: Group) -> dict[str, Any]:
+    """Run up to 1,000 failed jobs of a group of failures again, oldest first; nodes are for their flows."""
+    count = await console.client.queue(name).retry_failures(which.group, limit=MAX_RETRIED)
+    return {"ok": True, "count": count}
+
+
+@router.post("/queues/{name}/jobs/{job_id}/track")
+async def track(console: Shared, name: Name, job_id: Name) -> dict[str, Any]:
+    """Put a job on the list of tracked ones, and record its history from now on."""
+    await console.client.queue(name).track(job_id)
+    return {"ok": True}
+
+
+@router.post("/queues/{name}/jobs/{job_id}/untrack")
+async def untrack(console: Shared, name: Name, job_id: Name) -> dict[str, Any]:
+    """Take a job off the list of tracked ones."""
+    await console.client.queue(name).untrack(job_id)
+    return {"ok": True}
 
 
 @router.post("/queues/{name}/jobs/{job_id}/retry")

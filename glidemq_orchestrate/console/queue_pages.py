@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
 
 from glidemq_orchestrate.attempts.workers import WorkerInfo
+from glidemq_orchestrate.clients.queue import AsyncQueue
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, job_row
-from glidemq_orchestrate.console.shown import shown, time_text
+from glidemq_orchestrate.console.queue_lists import handler_rows, rate_row, rates
+from glidemq_orchestrate.console.shown import masked_line, shown, time_text
+from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.queues.statistics import Durations
+from glidemq_orchestrate.queues import limits
 from glidemq_orchestrate.schedules.schedule import ScheduleEntry
+from glidemq_orchestrate.wire.call import Op, ask_all
+from glidemq_orchestrate.wire.stored import number
 
 router = APIRouter(dependencies=[Depends(check_queues)])
 AT_ONCE: Final = 8
-MINUTES: Final = 24 * 60
+MAX_ACTIVE: Final = 200
+"""Among so many active jobs stalled ones are looked for."""
 PAGE: Final = 50
 
 
@@ -60,26 +65,23 @@ async def queues(console: Shared) -> dict[str, Any]:
 
 @router.get("/queues/{name}")
 async def queue(console: Shared, name: Name) -> dict[str, Any]:
-    """A queue: counts, rates of a day, handlers, failures, limits, dead letters, workers."""
+    """A queue: counts, rates of an hour and a day, handlers, failures, stalled jobs, limits, workers."""
     found = console.client.queue(name)
-    counts, is_paused, workers, statistics, failures = await asyncio.gather(
+    counts, is_paused, workers, statistics, failures, active, lost = await asyncio.gather(
         found.counts(indexed_only=True),
         found.is_paused(),
         found.workers(),
         found.statistics(),
         found.failures(max_examined=2_000),
+        found.get_jobs(JobState.ACTIVE, limit=MAX_ACTIVE, exclude_data=True),
+        found.lost_workers(),
     )
-    completed, failed, concurrency, rate, letters = await asyncio.gather(
+    completed, failed, letters, now = await asyncio.gather(
         found.metrics(JobState.COMPLETED),
         found.metrics(JobState.FAILED),
-        found.global_concurrency(),
-        found.global_rate_limit(),
         found.dead_letter_queue(),
+        found.now(),
     )
-    minutes: dict[str | None, dict[str, int]] = {}
-    for kind, points in (("completed", completed), ("failed", failed)):
-        for point in points[-MINUTES:]:
-            minutes.setdefault(time_text(point.at), {"completed": 0, "failed": 0})[kind] = point.count
     return {
         "name": name,
         "paused": is_paused,
@@ -89,25 +91,38 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
             "ready": counts.elements.ready,
             "running": counts.elements.running,
         },
-        "workers": [_worker_row(one, [name]) for one in workers],
-        "handlers": [
-            {
-                "handler": one.handler or "all others",
-                "count": one.running.count,
-                "failed": one.failures,
-                "retried": one.retries,
-                "waiting": _durations(one.waiting),
-                "running": _durations(one.running),
-            }
-            for one in statistics.handlers
-        ],
-        "minutes": [
-            {"at": at, **numbers} for at, numbers in sorted(minutes.items(), key=lambda row: row[0] or "")
-        ],
+        "workers": _with_jobs({one.id: _worker_row(one, [name]) for one in workers}, name, active),
+        "handlers": handler_rows(statistics),
+        **rates(completed, failed, now),
         "failures": failure_rows(failures),
-        "limits": {"concurrency": concurrency, "rate": f"{rate.max} per {rate.per}" if rate else None},
+        "failures_are_partial": failures.is_partial,
+        "stalled": {
+            "jobs": [job_row(one) for one in active if one.lease_until is not None and one.lease_until < now],
+            "lost_workers": [{"id": one.id, "jobs": one.jobs} for one in lost],
+        },
+        "limits": await _limits(found),
         "dead_letters": {"queue": letters, "count": await _letters(console, letters)} if letters else None,
     }
+
+
+async def _limits(queue: AsyncQueue) -> dict[str, Any]:
+    """The limits over all workers, and what is used of them."""
+    concurrency, rate = await asyncio.gather(queue.global_concurrency(), queue.global_rate_limit())
+    started = await queue._run(_started(queue)) if rate else 0  # noqa: SLF001  there is no public way
+    return {"concurrency": concurrency, "rate": rate_row(rate, started)}
+
+
+def _started(queue: AsyncQueue) -> Op[int]:
+    """How many jobs have started in the windows of the rate limit."""
+    members = yield from queue._operations._member_keys()  # noqa: SLF001
+    rows = yield from ask_all([limits.rate_window(keys) for keys in members])
+    lengths = yield from ask_all([limits.meta(keys, "rateLimitDuration") for keys in members])
+    now_ms = queue._clock.now_ms()  # noqa: SLF001
+    return sum(
+        number(count)
+        for (began, count), (length,) in zip(rows, lengths, strict=True)
+        if now_ms - number(began) < number(length)
+    )
 
 
 async def _letters(console: Any, queue: str) -> int:
@@ -115,41 +130,42 @@ async def _letters(console: Any, queue: str) -> int:
     return sum(counts.values())
 
 
-def _durations(durations: Durations) -> dict[str, float | None]:
-    """Mean and percentiles in seconds."""
-
-    def seconds(span: timedelta | None) -> float | None:
-        return None if span is None else span.total_seconds()
-
-    mean = durations.mean if durations.count else None
-    named = {f"p{percent}": seconds(durations.percentile(percent)) for percent in (50, 95, 99)}
-    return {"mean": seconds(mean), **named}
-
-
 @router.get("/queues/{name}/jobs")
-async def jobs(
+async def jobs(  # noqa: PLR0913, PLR0917  its filters
     console: Shared,
     name: Name,
     state: str = "waiting",
     limit: Annotated[int, Query(ge=1, le=500)] = PAGE,
     cursor: Annotated[int, Query(ge=0)] = 0,
+    tag: str = "",
 ) -> dict[str, Any]:
-    """Jobs of a queue in a state."""
-    found = await console.client.queue(name).get_jobs(state, offset=cursor, limit=limit)
+    """Jobs of a queue in a state, or with a tag."""
+    queue = console.client.queue(name)
+    if tag:
+        found = await queue.tagged(tag, offset=cursor, limit=limit, exclude_data=True)
+    else:
+        found = await queue.get_jobs(state, offset=cursor, limit=limit, exclude_data=True)
     return {"jobs": [job_row(job) for job in found], "next": cursor + limit if len(found) == limit else None}
 
 
 @router.get("/queues/{name}/jobs/{job_id}")
 async def job(console: Shared, name: Name, job_id: Name) -> dict[str, Any]:
-    """A job with its data, result and log."""
+    """A job with its data, result, log and history."""
     queue = console.client.queue(name)
     found = await queue.get_job(job_id, lenient=True)
-    logs = await queue.logs(job_id, limit=200)
+    logs, history, tracked = await asyncio.gather(
+        queue.logs(job_id, limit=200), queue.history(job_id), queue.tracked()
+    )
     return {
         **job_row(found),
+        "tracked": any(one.kind == "job" and one.id == job_id for one in tracked),
+        "history": [
+            {"at": time_text(one.at), "what": one.kind, "detail": masked_line(one.detail)} for one in history
+        ],
+        "history_is_partial": history.is_partial,
         "data": shown(found.data),
         "result": shown(found.result) if found.state is JobState.COMPLETED else None,
-        "logs": {"lines": logs.lines, "total": logs.total},
+        "logs": {"lines": [masked_line(line) for line in logs.lines], "total": logs.total},
     }
 
 
@@ -172,6 +188,15 @@ def _worker_row(worker: WorkerInfo, queues: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _with_jobs(rows: Mapping[str, dict[str, Any]], queue: str, active: Sequence[Job]) -> list[dict[str, Any]]:
+    """The workers by id, with what they run of this queue."""
+    for job in active:
+        if job.worker is not None and job.worker in rows:
+            about = {"queue": queue, "job_id": job.id, "name": job.name, "flow_id": job.flow_id}
+            rows[job.worker]["jobs"].append({**about, "node": job.node, "since": time_text(job.started_at)})
+    return list(rows.values())
+
+
 @router.get("/workers")
 async def workers(console: Shared) -> dict[str, Any]:
     """Every live worker with what it runs, and the queues with work that nobody serves."""
@@ -182,7 +207,7 @@ async def workers(console: Shared) -> dict[str, Any]:
         return await asyncio.gather(
             queue.workers(),
             queue.counts(indexed_only=True),
-            queue.get_jobs(JobState.ACTIVE, limit=200),
+            queue.get_jobs(JobState.ACTIVE, limit=200, exclude_data=True),
         )
 
     rows: dict[str, dict[str, Any]] = {}
@@ -197,12 +222,7 @@ async def workers(console: Shared) -> dict[str, Any]:
         for worker in found:
             row = rows.setdefault(worker.id, _worker_row(worker, []))
             row["queues"].append(name)
-        for one in active:
-            if one.worker in rows:
-                about = {"queue": name, "job_id": one.id, "name": one.name, "flow_id": one.flow_id}
-                rows[one.worker]["jobs"].append(
-                    {**about, "node": one.node, "since": time_text(one.started_at)}
-                )
+        _with_jobs(rows, name, active)
     return {"workers": list(rows.values()), "unserved": unserved}
 
 

@@ -11,7 +11,20 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from glidemq_orchestrate import ArrayNode, Context, Flow, FlowNode, FlowProducer, FlowSpec
+from glidemq_orchestrate import (
+    ArrayNode,
+    Context,
+    Flow,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobTemplate,
+    NewJob,
+    Ordering,
+    Queue,
+    Schedule,
+)
+from glidemq_orchestrate.clients.schedules import Schedules
 from tests.browser import MISSING, browser_path
 from tests.server.console.conftest import SECRET, spec
 from tests.server.console.test_live import Ui
@@ -86,15 +99,31 @@ VIEWS = (
     "#/flows/night%2F1/nodes/clean%5B3%5D",
     "#/queues",
     "#/queues/etl",
+    "#/queues/etl?view=jobs",
+    "#/queues/etl?view=keys",
+    "#/queues/etl?view=tags",
+    "#/queues/etl?view=tracked",
+    "#/queues/etl?view=statistics",
+    "#/queues/etl/jobs/{job}",
     "#/workers",
     "#/schedules",
 )
 
 
+def views(queue: Queue) -> list[str]:
+    """Every view, with something in each."""
+    queue.track(queue.add("other", tags=["monthly"], delay=60))
+    queue.add("other", ordering=Ordering("customer-7"), delay=60)
+    with Schedules("etl", queue._settings) as schedules:
+        schedules.upsert("nightly", Schedule(cron="0 3 * * *"), JobTemplate("other"))
+    (job,) = queue.tagged("monthly")
+    return [view.replace("{job}", job.id) for view in VIEWS]
+
+
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_every_page_is_accessible(failed: Flow, look: Callable[..., Page], scheme: str) -> None:
+def test_every_page_is_accessible(failed: Flow, queue: Queue, look: Callable[..., Page], scheme: str) -> None:
     page = look("#/flows", with_axe=True, color_scheme=scheme)
-    for view in VIEWS:
+    for view in views(queue):
         page.goto(f"{page.url.partition('#')[0]}{view}")
         expect(page.locator("h1")).to_be_visible()
         page.wait_for_load_state("networkidle") if "night" not in view else page.wait_for_timeout(300)
@@ -104,9 +133,11 @@ def test_every_page_is_accessible(failed: Flow, look: Callable[..., Page], schem
         assert SECRET not in page.content(), view
 
 
-def test_narrow_screens_scroll_in_one_direction(failed: Flow, look: Callable[..., Page]) -> None:
+def test_narrow_screens_scroll_in_one_direction(
+    failed: Flow, queue: Queue, look: Callable[..., Page]
+) -> None:
     page = look("#/flows", viewport={"width": 380, "height": 800})
-    for view in VIEWS:
+    for view in views(queue):
         page.goto(f"{page.url.partition('#')[0]}{view}")
         expect(page.locator("h1")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 380, view
@@ -245,3 +276,45 @@ def test_failed_elements_of_an_array_are_listed_and_opened(
     table.get_by_role("link", name="[7]").click()
     expect(page.locator("h1")).to_contain_text("score[7]")
     expect(page.locator("main")).to_contain_text("no model for 7")
+
+
+def test_a_queue_tells_of_keys_tags_and_tracked_jobs(queue: Queue, look: Callable[..., Page]) -> None:
+    queue.add_many([NewJob("clean", tags=["monthly"]), NewJob("clean", ordering=Ordering("customer-7"))])
+    queue.rate_limit_group("customer-7", 600)
+    page = look("#/queues/etl")
+    page.get_by_role("link", name="Ordering keys", exact=True).click()
+    expect(page.get_by_role("region", name="Ordering keys")).to_contain_text("paused, goes on in")
+    page.get_by_role("link", name="Tags", exact=True).click()
+    page.get_by_role("link", name="monthly").click()
+    jobs = page.get_by_role("region", name="Jobs")
+    expect(jobs.get_by_role("row")).to_have_count(2)
+    jobs.get_by_role("link").first.click()
+    page.get_by_role("button", name="Track this job").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("records its history from now on")
+    dialog.get_by_role("button", name="Track this job").click()
+    expect(page.get_by_role("region", name="History")).to_contain_text("tracked")
+    assert [one.kind for one in queue.tracked()] == ["job"]
+
+
+def test_a_group_of_failures_is_retried_by_clicking(
+    queue: Queue, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    mended = threading.Event()
+
+    def clean(_: Context) -> int:
+        if not mended.is_set():
+            raise ValueError("no rows")
+        return 1
+
+    run_worker(["etl"], {"clean": clean})
+    queue.add_many([NewJob("clean") for _ in range(3)])
+    page = look("#/queues/etl")
+    expect(page.locator("main")).to_contain_text("ValueError: no rows")
+    expect(page.locator("main")).to_contain_text("3 failed")
+    mended.set()
+    page.get_by_role("button", name="Retry this group").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Up to 3 failed jobs of the group ValueError run again")
+    dialog.get_by_role("button", name="Retry this group").click()
+    expect(page.locator("main")).to_contain_text("3 completed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from glidemq_orchestrate import (
     ArrayNode,
     Backoff,
+    Context,
     Flow,
     FlowNode,
     FlowProducer,
@@ -18,9 +20,15 @@ from glidemq_orchestrate import (
     NewJob,
     Ordering,
     Queue,
+    RateLimit,
     Schedule,
 )
+from glidemq_orchestrate.attempts import exchange
+from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.clients.schedules import Schedules
+from glidemq_orchestrate.jobs.option_values import TokenBucket
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.console.conftest import SECRET, WRITES, spec
 
 if TYPE_CHECKING:
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
 
 NIGHT = "/api/flows/night%2F1"
 
@@ -180,6 +189,108 @@ def test_queues_workers_and_schedules(
         assert sum(minute["completed"] for minute in about["minutes"]) == 12
         page = get(console, "/api/queues/etl/jobs", state="failed", limit=1)
         assert (len(page["jobs"]), page["next"]) == (1, 1)
+
+
+def test_a_queue_has_rates_of_an_hour_and_a_day(console: TestClient, failed: Flow) -> None:
+    about = get(console, "/api/queues/etl")
+    for span in ("hour", "day"):
+        assert (about[span]["completed"], about[span]["failed"]) == (12, 1)
+        assert 0 <= about[span]["mean"] < 10
+    assert sum(quarter["completed"] for quarter in about["quarters"]) == 12
+    assert about["quarters"][-1]["at"] <= about["minutes"][-1]["at"]
+    day = get(console, "/api/queues/etl/statistics")
+    assert (day["days"][0], len(day["days"])) == (day["day"], 31)
+    assert {one["handler"] for one in day["handlers"]} <= {"extract", "clean"}
+    before = get(console, "/api/queues/etl/statistics", day=day["days"][3])
+    assert (before["day"], before["handlers"]) == (day["days"][3], [])
+    for odd in ("yesterday", "2026-02-31", "1999-01-01"):
+        assert console.get("/api/queues/etl/statistics", params={"day": odd}).status_code == 400
+
+
+def test_ordering_keys_and_the_limits_of_a_queue(
+    console: TestClient, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    go_on = threading.Event()
+    queue.set_global_concurrency(7)
+    queue.set_global_rate_limit(RateLimit(100, 3600))
+    bucket = TokenBucket(capacity=10, refill_per_second=0.5)
+    queue.add_many([
+        *(NewJob("held", ordering=Ordering("busy")) for _ in range(3)),
+        NewJob("held", ordering=Ordering("costly", rate_limit=RateLimit(5, 60), token_bucket=bucket)),
+        NewJob("held", ordering=Ordering("paused")),
+    ])  # fmt: skip
+    queue.rate_limit_group("paused", 600)
+    run_worker(["etl"], {"held": lambda _: go_on.wait(60)}, concurrency=4)
+    try:
+        eventually(lambda: get(console, "/api/queues/etl/keys")["keys"][0]["parked"] == 2)
+        eventually(lambda: get(console, "/api/queues/etl")["counts"]["active"] == 2)
+        found = get(console, "/api/queues/etl/keys")
+        keys = {one["key"]: one for one in found["keys"]}
+        assert (found["total"], found["is_partial"], found["keys"][0]["key"]) == (3, False, "busy")
+        assert (keys["busy"]["active"], keys["busy"]["concurrency"], keys["busy"]["rate"]) == (1, 1, None)
+        assert keys["costly"]["rate"] == {"max": 5, "seconds": 60.0, "started": 1}
+        tokens = keys["costly"]["tokens"]
+        assert (tokens["capacity"], tokens["per_second"], 9 <= tokens["held"] < 10) == (10.0, 0.5, True)
+        assert (keys["paused"]["active"], keys["paused"]["paused_until"] is not None) == (0, True)
+        assert len(get(console, "/api/queues/etl/keys", limit=1)["keys"]) == 1
+        limits = get(console, "/api/queues/etl")["limits"]
+        assert limits["concurrency"] == 7
+        assert (limits["rate"]["max"], limits["rate"]["seconds"]) == (100, 3600.0)
+        assert limits["rate"]["started"] >= 2
+    finally:
+        go_on.set()
+
+
+def test_tags_tracked_jobs_and_histories(console: TestClient, queue: Queue, flows: FlowProducer) -> None:
+    job_id = queue.add("clean", tags=["monthly", "customer 7"])
+    queue.add("clean", tags=["monthly"])
+    flows.submit(FlowSpec("n", [FlowNode("a", queue="etl")]), flow_id="f").track()
+    found = get(console, "/api/queues/etl/tags")
+    assert found["tags"] == [{"tag": "monthly", "count": 2}, {"tag": "customer 7", "count": 1}]
+    (job,) = get(console, "/api/queues/etl/jobs", tag="customer 7")["jobs"]
+    assert (job["id"], job["tags"]) == (job_id, ["monthly", "customer 7"])
+    path = f"/api/queues/etl/jobs/{job_id}"
+    assert get(console, path)["tracked"] is False
+    assert console.post(f"{path}/track", headers=WRITES).json() == {"ok": True}
+    about = get(console, path)
+    assert (about["tracked"], about["history_is_partial"]) == (True, True)
+    assert [entry["what"] for entry in about["history"]] == ["added", "tracked"]
+    tracked = {one["kind"]: one for one in get(console, "/api/queues/etl/tracked")["tracked"]}
+    assert (tracked["flow"]["id"], tracked["flow"]["flow"]["total"]) == ("f", 1)
+    assert (tracked["job"]["id"], tracked["job"]["state"]) == (job_id, "waiting")
+    assert console.post(f"{path}/untrack", headers=WRITES).json() == {"ok": True}
+    assert [one["kind"] for one in get(console, "/api/queues/etl/tracked")["tracked"]] == ["flow"]
+
+
+def test_jobs_that_have_stalled_and_lost_workers(console: TestClient, queue: Queue, hand: Hand) -> None:
+    job_id, lost = queue.add("clean"), "gmo-worker-1-lost"
+    keys, past = QueueKeys("glide", "etl"), int(queue.now().timestamp() * 1000) - 90_000
+    hand.run(worker_ops.open_queues([keys]))
+    hand.run(ask(exchange.finish_and_fetch(keys, lost, exchange.Request((), 1, f"{lost}/t"), past)))
+    stalled = get(console, "/api/queues/etl")["stalled"]
+    (job,) = stalled["jobs"]
+    assert (job["id"], job["worker"], job["lease_until"] is not None) == (job_id, lost, True)
+    assert stalled["lost_workers"] == [{"id": lost, "jobs": 1}]
+
+
+def test_a_group_of_failures_runs_again(
+    console: TestClient, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    broken = threading.Event()
+    broken.set()
+
+    def work(ctx: Context) -> None:
+        if broken.is_set():
+            raise ValueError(ctx.data["text"])
+
+    queue.add_many([NewJob("work", {"text": text}) for text in ("a", "b")])
+    run_worker(["etl"], {"work": work})
+    eventually(lambda: [one["count"] for one in get(console, "/api/queues/etl")["failures"]] == [2])
+    broken.clear()
+    path = "/api/queues/etl/retry-group"
+    assert console.post(path, headers=WRITES, json={"group": "KeyError"}).json()["count"] == 0
+    assert console.post(path, headers=WRITES, json={"group": "ValueError"}).json()["count"] == 2
+    eventually(lambda: get(console, "/api/queues/etl")["failures"] == [])
 
 
 def test_a_queue_is_paused_and_its_dead_letters_are_replayed(

@@ -1,11 +1,12 @@
-// A job that is no node of a flow.
+// A job that is no node of a flow: data, result, log, history.
 import { useEffect } from "preact/hooks";
 import { post, useData } from "../api.js";
 import { flowLink, link, nodeLink, queueLink } from "../route.js";
 import { Action } from "../parts/dialog.jsx";
 import { State, wordOf } from "../parts/states.jsx";
-import { Pending, Problem } from "../parts/table.jsx";
-import { Payload, cut, list, number, str } from "../parts/text.jsx";
+import { Track } from "../parts/queue_lists.jsx";
+import { Pending, Problem, Table } from "../parts/table.jsx";
+import { Payload, cut, list, number, plural, str } from "../parts/text.jsx";
 import { Lasted, Time } from "../parts/time.jsx";
 
 export function Job({ queue, id }) {
@@ -27,6 +28,13 @@ export function Job({ queue, id }) {
     ["Created", <Time at={job.created_at} />],
     ["Started", job.started_at && <Time at={job.started_at} />],
     ["Ended", job.finished_at && <Time at={job.finished_at} />],
+    ["Worker", str(job.worker)],
+    ["Lease until", job.lease_until && <Time at={job.lease_until} />],
+    ["Lost with its worker", job.lost > 0 && plural(job.lost, "time")],
+    ["Ordering key", job.ordering_key && <a href={queueLink(queue, { view: "keys" })}>{cut(job.ordering_key, 60)}</a>],
+    ["Tags", list(job.tags).length > 0 && (
+      <ul class="labels">{list(job.tags).map((tag) => <li key={tag}><a href={queueLink(queue, { tag })}>{cut(tag, 60)}</a></li>)}</ul>
+    )],
     ["Ran", job.started_at && <Lasted from={job.started_at} to={job.finished_at} />],
   ];
   return (
@@ -34,7 +42,10 @@ export function Job({ queue, id }) {
       <header class="head">
         <p class="crumbs"><a href={link(["queues"])}>Queues</a> / <a href={queueLink(queue)}>{cut(queue, 60)}</a></p>
         <h1><State state={job.state} /> {id}</h1>
-        <p class="buttons">{job.state === "failed" && !job.flow_id && <Action action={retry} />}</p>
+        <p class="buttons">
+          {job.state === "failed" && !job.flow_id && <Action action={retry} />}
+          <Track queue={queue} job={job} reload={source.reload} />
+        </p>
       </header>
       <Problem error={source.error} />
       {job.reason && (
@@ -56,6 +67,12 @@ export function Job({ queue, id }) {
         <Payload title="Data" text={job.data} />
         <Payload title="Result" text={job.result} />
       </div>
+      <section>
+        <h2>History</h2>
+        <Table label="History" rows={list(job.history)} none="No event is recorded."
+          columns={[["When", (row) => <Time at={row.at} />], ["What", (row) => str(row.what)], ["Detail", (row) => cut(row.detail, 500), "wide"]]} />
+        {job.history_is_partial && <p class="quiet">Events may be missing: the job records its history if it is added with history, or is tracked.</p>}
+      </section>
     </>
   );
 }

@@ -1,18 +1,21 @@
-// A queue: counts, rates, latencies, errors, limits, workers and jobs.
-import { useEffect, useRef } from "preact/hooks";
+// A queue: counts, rates, latencies, errors, limits, workers, jobs, ordering keys, tags, tracked jobs and statistics.
+import { useEffect } from "preact/hooks";
 import { post, useData } from "../api.js";
 import { flowLink, jobLink, link, nodeLink, queueLink, route, setParams } from "../route.js";
 import { Bar } from "../parts/bar.jsx";
 import { Action } from "../parts/dialog.jsx";
 import { Failures } from "../parts/errors.jsx";
-import { Minutes } from "../parts/minutes.jsx";
+import { Rates } from "../parts/minutes.jsx";
+import { Handlers, Keys, Statistics, Tags, Tracked, rateText } from "../parts/queue_lists.jsx";
 import { State, counted, wordOf } from "../parts/states.jsx";
-import { Choice, Pending, Problem, Table } from "../parts/table.jsx";
+import { Choice, Pending, Problem, Search, Table } from "../parts/table.jsx";
 import { Short, cut, list, number, plural, str } from "../parts/text.jsx";
-import { Lasted, Time, duration } from "../parts/time.jsx";
+import { Lasted, Time } from "../parts/time.jsx";
 import { WorkerTable } from "./workers.jsx";
 
-const JOB_STATES = ["waiting", "active", "delayed", "prioritized", "waiting-children", "suspended", "failed", "completed"];
+const JOB_STATES = ["waiting", "active", "delayed", "prioritized", "waiting-children", "group-waiting", "suspended", "failed", "completed"];
+const VIEWS = [["", "Overview"], ["jobs", "Jobs"], ["keys", "Ordering keys"], ["tags", "Tags"], ["tracked", "Tracked"], ["statistics", "Statistics"]];
+const MOST_RETRIED = 1000;
 
 export function Queue({ name }) {
   const source = useData(["queues", name]);
@@ -22,32 +25,51 @@ export function Queue({ name }) {
   }, [name]);
   if (!queue) return <Pending source={source} title={name}><p><a href={link(["queues"])}>All queues</a></p></Pending>;
   const { counts } = queue;
-  const waits = counted(counts).some(([state]) => ["waiting", "prioritized"].includes(state));
+  const { view: asked, state, tag } = route.value.params;
+  const view = VIEWS.some(([key]) => key === asked) ? asked : state || tag ? "jobs" : "";
+  const waits = counted(counts).some(([one]) => ["waiting", "prioritized"].includes(one));
   return (
     <>
       <header class="head">
         <p class="crumbs"><a href={link(["queues"])}>Queues</a></p>
         <h1>{name}</h1>
-        <Bar isWordy states={counts} href={(state) => queueLink(name, { state })} />
+        <Bar isWordy states={counts} href={(one) => queueLink(name, { state: one })} />
         {queue.elements && (queue.elements.running > 0 || queue.elements.waiting > 0) && (
-          <p>Elements of arrays: {number(queue.elements.running)} running, {number(queue.elements.ready)} ready, {number(queue.elements.waiting)} waiting.</p>
+          <p>Elements of arrays: {number(queue.elements.running)} running, {number(queue.elements.waiting)} waiting, {number(queue.elements.ready)} of them ready.</p>
         )}
         <Buttons name={name} queue={queue} reload={source.reload} />
       </header>
       <Problem error={source.error} />
       {queue.paused && <section class="wrong"><p><strong>The queue is paused.</strong> Running jobs end, and no other job starts until it is resumed.</p></section>}
       {!list(queue.workers).length && waits && <section class="wrong bad"><p><strong>No worker serves this queue.</strong> Its jobs wait until one is started.</p></section>}
+      <Stalled name={name} stalled={queue.stalled} />
+      <nav class="tabs" aria-label="Views of this queue">
+        {VIEWS.map(([key, word]) => <a key={key} href={queueLink(name, { view: key })} aria-current={view === key ? "page" : undefined}>{word}</a>)}
+      </nav>
+      {view === "" && <Overview name={name} queue={queue} reload={source.reload} />}
+      {view === "jobs" && <Jobs name={name} />}
+      {view === "keys" && <Keys name={name} />}
+      {view === "tags" && <Tags name={name} />}
+      {view === "tracked" && <Tracked name={name} />}
+      {view === "statistics" && <Statistics name={name} />}
+    </>
+  );
+}
+
+function Overview({ name, queue, reload }) {
+  return (
+    <>
       {list(queue.failures).length > 0 && (
         <section class="wrong bad" aria-labelledby="failures">
           <h2 id="failures">Failures by cause</h2>
-          <Failures groups={queue.failures} noun="job" href={(one) => jobHref(name, one)} />
+          <Failures groups={queue.failures} noun="job" href={(one) => jobHref(name, one)} more={(group) => <RetryGroup {...{ name, group, reload }} />} />
+          {queue.failures_are_partial && <p class="quiet">Only the last failures were read: there may be more.</p>}
         </section>
       )}
-      <section><h2>The last hour</h2><Minutes minutes={queue.minutes} /></section>
-      <Handlers handlers={queue.handlers} />
-      <Limits limits={queue.limits} dead={queue.dead_letters} />
+      <Rates queue={queue} />
+      <section><h2>Handlers today</h2><Handlers handlers={queue.handlers} none="No figures yet." /></section>
+      <Limits limits={queue.limits} dead={queue.dead_letters} active={queue.counts?.active} />
       <section><h2>Workers</h2><WorkerTable workers={queue.workers} none="No worker serves this queue." /></section>
-      <Jobs name={name} />
     </>
   );
 }
@@ -72,7 +94,7 @@ function Buttons({ name, queue, reload }) {
       {queue.paused
         ? <Action action={act("resume", "Resume the queue", "Workers start jobs of this queue again.")} />
         : <Action action={act("pause", "Pause the queue", "Workers start no more jobs of this queue until it is resumed. Running jobs end as usual.", true)} />}
-      {failed > 0 && <Action action={act("retry-failed", "Retry failed jobs", `${plural(failed, "failed job")} of this queue run again.`)} />}
+      {failed > 0 && <Action action={act("retry-failed", "Retry failed jobs", `${plural(failed, "failed job")} of this queue run again. Nodes of flows stay as they are: retry their flows.`)} />}
       {dead?.count > 0 && (
         <Action action={act("replay-dead-letters", "Replay dead letters",
           `${plural(dead.count, "job")} of the dead letter queue ${dead.queue} are added to their own queues again.`)} />
@@ -81,54 +103,65 @@ function Buttons({ name, queue, reload }) {
   );
 }
 
-function Handlers({ handlers }) {
-  const ms = (value) => (Number.isFinite(value) ? duration(value) : "-");
+function RetryGroup({ name, group, reload }) {
+  const run = async () => {
+    const answer = await post(["queues", name, "retry-group"], { group: group.group });
+    reload();
+    return answer;
+  };
+  const most = Math.min(group.count, MOST_RETRIED);
+  const plan = `Up to ${plural(most, "failed job")} of the group ${cut(group.group, 100)} run again, oldest first. Nodes of flows stay as they are: retry their flows.`;
+  const done = (answer) => `Retry this group: ${plural(answer?.count, "job")}.`;
+  return <Action isSmall action={{ title: `Retry the group ${cut(group.group, 60)}`, confirm: "Retry this group", plan, run, done }} />;
+}
+
+/** Jobs that were lost with their workers and that nobody has taken over yet. */
+function Stalled({ name, stalled }) {
+  const jobs = list(stalled?.jobs);
+  const workers = list(stalled?.lost_workers);
+  if (!jobs.length && !workers.length) return null;
   return (
-    <section>
-      <h2>Handlers</h2>
-      <Table label="Handlers" rows={list(handlers)} keyOf={(one) => one.handler} none="No figures yet." columns={[
-        ["Handler", (one) => <code>{cut(one.handler, 60)}</code>],
-        ["Jobs", (one) => number(one.count), "number"],
-        ["Failed", (one) => <span class={one.failed > 0 ? "s-failed" : ""}>{number(one.failed)}</span>, "number"],
-        ["Retried", (one) => number(one.retried), "number"],
-        ["Waiting, mean", (one) => ms(one.waiting?.mean), "number"],
-        ["95 % waited less than", (one) => ms(one.waiting?.p95), "number"],
-        ["Running, mean", (one) => ms(one.running?.mean), "number"],
-        ["50 % ran less than", (one) => ms(one.running?.p50), "number"],
-        ["95 %", (one) => ms(one.running?.p95), "number"],
-        ["99 %", (one) => ms(one.running?.p99), "number"],
-      ]} />
+    <section class="wrong bad" aria-labelledby="stalled">
+      <h2 id="stalled">Stalled</h2>
+      {workers.map((one) => <p key={one.id}>The worker <code>{cut(one.id, 60)}</code> was lost. {plural(one.jobs, "job")} of it {one.jobs === 1 ? "waits" : "wait"} until {one.jobs === 1 ? "its lease ends" : "their leases end"}.</p>)}
+      {jobs.slice(0, 10).map((job) => (
+        <p key={job.id}>
+          <a href={jobHref(name, { ...job, job_id: job.id })}>{cut(job.node || job.id, 60)}</a> has not been renewed by its worker: its lease ended <Time at={job.lease_until} />.
+        </p>
+      ))}
+      {jobs.length > 10 && <p>And {plural(jobs.length - 10, "more job")}.</p>}
+      <p class="quiet">Another worker of the queue, or a supervisor, takes them over.</p>
     </section>
   );
 }
 
-function Limits({ limits, dead }) {
+function Limits({ limits, dead, active }) {
   const facts = [
-    ["Jobs at a time", limits?.concurrency && cut(limits.concurrency, 80)],
-    ["Rate", limits?.rate && cut(limits.rate, 80)],
+    ["Jobs at a time", limits?.concurrency ? `${number(active ?? 0)} of ${number(limits.concurrency)}` : "no limit"],
+    ["Starts", rateText(limits?.rate) ?? "no limit"],
     ["Dead letters", dead && <span><a href={queueLink(str(dead.queue))}>{str(dead.queue)}</a>: {number(dead.count)}</span>],
   ].filter(([, value]) => value);
-  if (!facts.length) return null;
   return (
     <section>
-      <h2>Limits</h2>
+      <h2>Limits over all workers</h2>
       <dl class="facts">{facts.map(([word, value]) => <div key={word}><dt>{word}</dt><dd>{value}</dd></div>)}</dl>
+      <p class="quiet">Limits of single keys: <a href={queueLink(String(route.value.parts[1] ?? ""), { view: "keys" })}>ordering keys</a>.</p>
     </section>
   );
 }
 
 function Jobs({ name }) {
-  const { state = "waiting", cursor } = route.value.params;
-  const source = useData(["queues", name, "jobs"], { state, limit: 50, cursor });
-  const heading = useRef();
-  useEffect(() => {
-    if (route.peek().params.state && document.activeElement?.tagName !== "SELECT") heading.current.scrollIntoView();
-  }, [state, cursor]);
+  const { state = "waiting", cursor, tag = "" } = route.value.params;
+  const source = useData(["queues", name, "jobs"], { state: tag ? "" : state, tag, limit: 50, cursor });
+  const shown = tag ? { tag } : { state };
+  const isActive = !tag && state === "active";
   return (
     <section>
-      <h2 ref={heading}>Jobs</h2>
+      <h2>Jobs</h2>
       <div class="filters">
-        <Choice label="State" value={state} options={JOB_STATES.map((one) => [one, wordOf(one)])} onChange={(value) => setParams({ state: value, cursor: "" })} />
+        <Choice label="State" value={tag ? "" : state} options={[...(tag ? [["", "any"]] : []), ...JOB_STATES.map((one) => [one, wordOf(one)])]}
+          onChange={(value) => setParams({ view: "jobs", state: value, tag: "", cursor: "" })} />
+        <Search label="Tag" value={tag} hint="Exactly this tag" onChange={(text) => setParams({ view: "jobs", tag: text, cursor: "" })} />
       </div>
       <Problem error={source.error} />
       {source.data && (
@@ -140,12 +173,13 @@ function Jobs({ name }) {
           ["Attempts", (job) => number(job.attempts), "number"],
           ["Created", (job) => <Time at={job.created_at} />],
           ["Ran", (job) => (job.started_at ? <Lasted from={job.started_at} to={job.finished_at} /> : "-")],
+          ...(isActive ? [["Worker", (job) => <Short text={job.worker} size={30} />], ["Lease until", (job) => <Time at={job.lease_until} />]] : []),
           ["Reason", (job) => <Short text={job.reason} />, "wide"],
         ]} />
       )}
       <nav class="pages" aria-label="Pages of jobs">
-        {cursor && <a href={queueLink(name, { state })}>First page</a>}
-        {source.data?.next && <a href={queueLink(name, { state, cursor: source.data.next })}>Next page</a>}
+        {cursor && <a href={queueLink(name, { view: "jobs", ...shown })}>First page</a>}
+        {source.data?.next && <a href={queueLink(name, { view: "jobs", ...shown, cursor: source.data.next })}>Next page</a>}
       </nav>
     </section>
   );

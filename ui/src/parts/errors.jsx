@@ -2,7 +2,7 @@
 import { Time } from "./time.jsx";
 import { cut, list, number, plural, str } from "./text.jsx";
 
-export function Failures({ groups, href, limit = Infinity, noun = "node" }) {
+export function Failures({ groups, href, limit = Infinity, noun = "node", more = null }) {
   const found = list(groups);
   return (
     <ol class="failures">
@@ -25,6 +25,7 @@ export function Failures({ groups, href, limit = Infinity, noun = "node" }) {
             {href && list(group.examples).length > 0 && group.count > Math.min(5, list(group.examples).length) && (
               <span class="quiet">and {number(group.count - Math.min(5, list(group.examples).length))} more</span>
             )}
+            {more?.(group)}
           </p>
         </li>
       ))}

@@ -1,28 +1,31 @@
-// Completed and failed jobs by minute, as columns.
+// Completed and failed jobs by time, as columns, and what they add up to.
 import { now } from "../api.js";
-import { exactly, instant } from "./time.jsx";
+import { duration, exactly, instant } from "./time.jsx";
 import { list, number } from "./text.jsx";
 
 const HIGH = 120;
+const MINUTE = 60000;
 
-/** One entry for each of the last 60 minutes, also for those without any. */
-function hour(minutes) {
-  const known = new Map(list(minutes).map((one) => [Math.floor(instant(one.at) / 60000), one]));
-  const last = Math.floor(now() / 60000);
-  return Array.from({ length: 60 }, (_, index) => {
-    const minute = last - 59 + index;
-    const { completed, failed } = known.get(minute) ?? {};
-    return { at: minute * 60000, completed: Number(completed) || 0, failed: Number(failed) || 0 };
+/** One entry for each span of time until now, also for those in which no job ended. */
+function filled(points, count, span) {
+  const known = new Map(list(points).map((one) => [Math.floor(instant(one.at) / span), one]));
+  const last = Math.floor(now() / span);
+  return Array.from({ length: count }, (_, index) => {
+    const place = last - count + 1 + index;
+    const { completed, failed, mean } = known.get(place) ?? {};
+    return { at: place * span, completed: Number(completed) || 0, failed: Number(failed) || 0, mean };
   });
 }
 
-export function Minutes({ minutes }) {
-  const found = hour(minutes);
+const ran = (mean) => (Number.isFinite(mean) ? `, ran ${duration(mean)} on average` : "");
+
+function Columns({ points, count, span, unit }) {
+  const found = filled(points, count, span);
   const most = Math.max(1, ...found.map(({ completed, failed }) => completed + failed));
   const completed = found.reduce((sum, one) => sum + one.completed, 0);
   const failed = found.reduce((sum, one) => sum + one.failed, 0);
   if (!completed && !failed) return <p class="quiet">No job has ended.</p>;
-  const words = `${number(completed)} completed and ${number(failed)} failed; at most ${number(most)} in one minute`;
+  const words = `${number(completed)} completed and ${number(failed)} failed; at most ${number(most)} in ${unit}`;
   const wide = 600 / found.length;
   return (
     <figure class="minutes">
@@ -32,7 +35,7 @@ export function Minutes({ minutes }) {
           const bad = one.failed ? Math.max(2, (one.failed / most) * (HIGH - 4)) : 0;
           return (
             <g key={index}>
-              <title>{`${exactly(one.at)}: ${number(one.completed)} completed, ${number(one.failed)} failed`}</title>
+              <title>{`${exactly(one.at)}: ${number(one.completed)} completed, ${number(one.failed)} failed${ran(one.mean)}`}</title>
               <rect x={index * wide} width={wide} y="0" height={HIGH} class="row" />
               <rect x={index * wide} width={Math.max(1, wide - 1)} y={HIGH - good} height={good} class="f-completed" />
               <rect x={index * wide} width={Math.max(1, wide - 1)} y={HIGH - good - bad} height={bad} class="f-failed" />
@@ -42,5 +45,43 @@ export function Minutes({ minutes }) {
       </svg>
       <figcaption class="quiet">{words}.</figcaption>
     </figure>
+  );
+}
+
+/** How many jobs in a minute, or in an hour where that is below one. */
+function pace(count, minutes) {
+  const each = count / minutes;
+  if (!count) return "none";
+  return each >= 1 ? `${number(Number(each.toFixed(each < 10 ? 1 : 0)))} a minute` : `${number(Number((each * 60).toFixed(1)))} an hour`;
+}
+
+function Facts({ totals, minutes }) {
+  if (!totals) return null;
+  const ended = totals.completed + totals.failed;
+  return (
+    <dl class="facts">
+      <div><dt>Completed</dt><dd>{number(totals.completed)}</dd></div>
+      <div><dt>Failed</dt><dd class={totals.failed > 0 ? "s-failed" : ""}>{number(totals.failed)}{ended > 0 && totals.failed > 0 && ` (${((100 * totals.failed) / ended).toFixed(1)} %)`}</dd></div>
+      <div><dt>Ended</dt><dd>{pace(ended, minutes)}</dd></div>
+      <div><dt>Ran, mean</dt><dd>{Number.isFinite(totals.mean) ? duration(totals.mean) : "-"}</dd></div>
+    </dl>
+  );
+}
+
+/** The last hour by minute and the last day by quarter of an hour. */
+export function Rates({ queue }) {
+  return (
+    <div class="columns">
+      <section>
+        <h2>The last hour</h2>
+        <Facts totals={queue.hour} minutes={60} />
+        <Columns points={queue.minutes} count={60} span={MINUTE} unit="one minute" />
+      </section>
+      <section>
+        <h2>The last day</h2>
+        <Facts totals={queue.day} minutes={24 * 60} />
+        <Columns points={queue.quarters} count={96} span={15 * MINUTE} unit="a quarter of an hour" />
+      </section>
+    </div>
   );
 }
