@@ -24,6 +24,7 @@ from glidemq_orchestrate.console import (
     queue_changes,
     queue_lists,
     queue_pages,
+    schedule_pages,
 )
 from glidemq_orchestrate.console.access import Access
 from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
@@ -37,6 +38,7 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     JobNotFound,
     NodeNotFound,
+    ScheduleNotFound,
     TransportError,
 )
 from glidemq_orchestrate.settings import Address, ConnectionSettings
@@ -46,7 +48,7 @@ STATIC: Final = Path(__file__).parent / "static"
 NAMES_SECONDS: Final = 15.0
 ANSWER_SECONDS: Final = 15.0
 GZIP_BYTES: Final = 1_000
-_NOT_THERE: Final = (FlowNotFound, FlowExpired, NodeNotFound, JobNotFound)
+_NOT_THERE: Final = (FlowNotFound, FlowExpired, NodeNotFound, JobNotFound, ScheduleNotFound)
 
 
 @dataclass
@@ -155,6 +157,7 @@ def create_app(  # noqa: PLR0913  its settings
     api.include_router(flow_pages.router)
     api.include_router(queue_pages.router)
     api.include_router(queue_lists.router)
+    api.include_router(schedule_pages.router)
     if not read_only:
         api.include_router(flow_changes.router)
         api.include_router(queue_changes.router)

@@ -1,4 +1,4 @@
-"""What the page reads of queues, workers and schedules."""
+"""What the page reads of queues, their jobs and workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import limits
-from glidemq_orchestrate.schedules.schedule import ScheduleEntry
 from glidemq_orchestrate.wire.call import Op, ask_all
 from glidemq_orchestrate.wire.stored import number
 
@@ -28,7 +27,7 @@ MAX_ACTIVE: Final = 200
 PAGE: Final = 50
 
 
-async def _each(names: Sequence[str], read: Any) -> list[Any]:
+async def for_each(names: Sequence[str], read: Any) -> list[Any]:
     """What ``read`` returns for each name; few at once, as a server may have thousands of queues."""
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -60,7 +59,7 @@ async def queues(console: Shared) -> dict[str, Any]:
             "workers": len(workers),
         }
 
-    return {"queues": await _each(await console.queues(), read)}
+    return {"queues": await for_each(await console.queues(), read)}
 
 
 @router.get("/queues/{name}")
@@ -212,7 +211,7 @@ async def workers(console: Shared) -> dict[str, Any]:
 
     rows: dict[str, dict[str, Any]] = {}
     unserved: list[str] = []
-    for name, (found, counts, active) in zip(names, await _each(names, read), strict=True):
+    for name, (found, counts, active) in zip(names, await for_each(names, read), strict=True):
         total = counts.with_elements()
         waits = sum(
             total.get(state, 0) for state in (JobState.WAITING, JobState.DELAYED, JobState.PRIORITIZED)
@@ -224,39 +223,3 @@ async def workers(console: Shared) -> dict[str, Any]:
             row["queues"].append(name)
         _with_jobs(rows, name, active)
     return {"workers": list(rows.values()), "unserved": unserved}
-
-
-# --- schedules ---
-
-
-@router.get("/schedules")
-async def schedules(console: Shared) -> dict[str, Any]:
-    """Every schedule with its next and last run."""
-    names = await console.queues()
-
-    async def read(name: str) -> Any:
-        return await console.client.schedules(name).list()
-
-    found = zip(names, await _each(names, read), strict=True)
-    return {"schedules": [_schedule_row(name, entry) for name, entries in found for entry in entries]}
-
-
-def _schedule_row(queue: str, entry: ScheduleEntry) -> dict[str, Any]:
-    schedule = entry.schedule
-    when = ""
-    if schedule is not None:
-        when = schedule.cron or f"every {schedule.every}" if schedule.every or schedule.cron else ""
-        when = when or f"{schedule.repeat_after_complete} after each run"
-    return {
-        "queue": queue,
-        "name": entry.name,
-        "job": entry.job,
-        "when": when,
-        "zone": str(schedule.time_zone or "UTC") if schedule is not None and schedule.cron else "",
-        "next_at": time_text(entry.next_run),
-        "last_at": time_text(entry.last_run),
-        "runs": entry.iterations,
-        "finished": entry.finished,
-        "broken": entry.broken,
-        "data": shown(entry.data),
-    }

@@ -10,6 +10,7 @@ import { Job } from "./pages/job.jsx";
 import { Node } from "./pages/node.jsx";
 import { Queue } from "./pages/queue.jsx";
 import { Queues } from "./pages/queues.jsx";
+import { Schedule } from "./pages/schedule.jsx";
 import { Schedules } from "./pages/schedules.jsx";
 import { Workers } from "./pages/workers.jsx";
 import { Dialog } from "./parts/dialog.jsx";
@@ -28,6 +29,7 @@ function view([section, one, kind, name]) {
   if (section === "queues" && !one) return [<Queues />, "Queues"];
   if (section === "queues" && !kind) return [<Queue key={one} name={one} />, one];
   if (section === "workers") return [<Workers />, "Workers"];
+  if (section === "schedules" && one && kind) return [<Schedule key={`${one} ${kind}`} queue={one} name={kind} />, kind];
   if (section === "schedules") return [<Schedules />, "Schedules"];
   return [<Missing />, "No such page"];
 }

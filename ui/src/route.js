@@ -38,3 +38,4 @@ export const flowLink = (id, params) => link(["flows", id], params);
 export const nodeLink = (id, name) => link(["flows", id, "nodes", name]);
 export const jobLink = (queue, id) => link(["queues", queue, "jobs", id]);
 export const queueLink = (name, params) => link(["queues", name], params);
+export const scheduleLink = (queue, name) => link(["schedules", queue, name]);

@@ -107,6 +107,7 @@ VIEWS = (
     "#/queues/etl/jobs/{job}",
     "#/workers",
     "#/schedules",
+    "#/schedules/etl/nightly",
 )
 
 
@@ -318,3 +319,23 @@ def test_a_group_of_failures_is_retried_by_clicking(
     expect(dialog).to_contain_text("Up to 3 failed jobs of the group ValueError run again")
     dialog.get_by_role("button", name="Retry this group").click()
     expect(page.locator("main")).to_contain_text("3 completed")
+
+
+def test_a_schedule_is_run_now_by_clicking(queue: Queue, url: str, look: Callable[..., Page]) -> None:
+    with Schedules("etl", url) as schedules:
+        schedules.upsert("night / 1", Schedule(cron="0 3 * * *"), JobTemplate("clean", {"k": 1}))
+        page = look("#/schedules")
+        page.get_by_role("link", name="night / 1").click()
+        expect(page.locator("ol.times li")).to_have_count(10)
+        page.get_by_role("button", name="Run now").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Adds one job clean to the queue etl now")
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        assert queue.get_jobs("waiting") == []
+        page.get_by_role("button", name="Run now").click()
+        dialog.get_by_role("button", name="Run now").click()
+        expect(dialog).to_be_hidden()
+        (job,) = queue.get_jobs("waiting")
+        assert (job.name, job.data) == ("clean", {"k": 1})
+        expect(page.get_by_role("status").filter(has_text=f"Job {job.id} was added")).to_have_count(1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -329,6 +331,33 @@ def test_a_schedule_runs_now_with_its_options_or_says_which_it_would_lack(
         )
         refused = console.post("/api/queues/etl/schedules/ordered/run", headers=WRITES)
         assert (refused.status_code, "options ordering" in refused.json()["error"]) == (400, True)
+
+
+def test_a_schedule_has_its_next_times_and_last_runs(
+    console: TestClient, queue: Queue, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    with Schedules("etl", url) as schedules:
+        schedules.upsert("often", Schedule(every=0.2, limit=3), JobTemplate("clean", {"password": SECRET}))
+        schedules.upsert("nightly", Schedule(cron="0 3 * * *", time_zone="Europe/Berlin"))
+        end = datetime.now(UTC) + timedelta(hours=5)
+        schedules.upsert("hourly", Schedule(every=timedelta(hours=2), end=end))
+        schedules.upsert("after", Schedule(repeat_after_complete=3600))
+        run_worker(["etl"], {"clean": lambda _: 1, "after": lambda _: 1})
+
+        def read(name: str) -> Any:
+            return get(console, f"/api/queues/etl/schedules/{name}")
+
+        queue.add("other")
+        eventually(lambda: [job["state"] for job in read("often")["last"]] == ["completed"] * 3)
+        often = read("often")
+        assert (often["runs"], often["limit"], often["finished"], often["next"]) == (3, 3, True, [])
+        assert json.loads(often["data"]["text"]) == {"password": "***"}
+        times = [datetime.fromisoformat(at) for at in read("nightly")["next"]]
+        berlin = {at.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M") for at in times}
+        assert (len(times), times == sorted(set(times)), berlin) == (10, True, {"03:00"})
+        assert len(read("hourly")["next"]) in (2, 3)
+        assert len(read("after")["next"]) <= 1
+        assert console.get("/api/queues/etl/schedules/no").status_code == 404
 
 
 def test_garbage_in_a_job_is_shown_as_such(

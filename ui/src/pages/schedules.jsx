@@ -1,11 +1,19 @@
 // Schedules: when they run next, when they ran last.
 import { useState } from "preact/hooks";
 import { post, useData } from "../api.js";
-import { queueLink } from "../route.js";
+import { queueLink, scheduleLink } from "../route.js";
 import { Action } from "../parts/dialog.jsx";
 import { Problem, Search, Table } from "../parts/table.jsx";
 import { cut, list, number, str } from "../parts/text.jsx";
 import { Time } from "../parts/time.jsx";
+
+export const whenText = (one) => `${cut(one.when, 60)}${one.zone ? ` (${str(one.zone)})` : ""}`;
+
+export function Next({ one }) {
+  if (one.paused) return <strong class="s-waiting">paused</strong>;
+  if (one.broken) return <strong class="s-failed" title={str(one.broken)}>cannot run</strong>;
+  return <Time at={one.next_at} none={one.finished ? "ended" : "after this run"} />;
+}
 
 export function Schedules() {
   const source = useData(["schedules"]);
@@ -19,15 +27,14 @@ export function Schedules() {
       <Problem error={source.error} />
       {source.data && (
         <Table label="Schedules" rows={rows} keyOf={(one) => `${one.queue} ${one.name}`} none="There are no schedules." columns={[
-          ["Schedule", (one) => <span class="name">{cut(one.name, 60)}</span>],
+          ["Schedule", (one) => <a class="name" href={scheduleLink(one.queue, one.name)} title={str(one.name)}>{cut(one.name, 60)}</a>],
           ["Queue", (one) => <a href={queueLink(str(one.queue))}>{cut(one.queue, 40)}</a>],
           ["Job", (one) => <code>{cut(one.job, 50)}</code>],
-          ["When", (one) => `${cut(one.when, 60)}${one.zone ? ` (${str(one.zone)})` : ""}`],
-          ["Next", (one) => (one.paused ? <strong class="s-waiting">paused</strong>
-            : one.broken ? <strong class="s-failed">cannot be read</strong> : <Time at={one.next_at} none={one.finished ? "ended" : "never"} />)],
+          ["When", whenText],
+          ["Next", (one) => <Next one={one} />],
           ["Last", (one) => <Time at={one.last_at} none="never" />],
-          ["Runs", (one) => number(one.runs), "number"],
-          ["Actions", (one) => <Buttons one={one} reload={source.reload} />],
+          ["Runs", (one) => (one.limit ? `${number(one.runs)} of ${number(one.limit)}` : number(one.runs)), "number"],
+          ["Actions", (one) => <ScheduleButtons isSmall one={one} reload={source.reload} />],
         ]} />
       )}
       {!source.data && !source.error && <p class="quiet">Loading…</p>}
@@ -35,20 +42,20 @@ export function Schedules() {
   );
 }
 
-function Buttons({ one, reload }) {
-  const act = (verb, title, plan) => ({
-    title: `${title}: ${str(one.name)}`, confirm: title, plan,
+/** What can be done with a schedule, each after a dialog that says what it is about to do. */
+export function ScheduleButtons({ one, reload, isSmall = false }) {
+  const act = (verb, title, plan, done) => ({
+    title: `${title}: ${str(one.name)}`, confirm: title, plan, done,
     run: async () => {
       const answer = await post(["queues", str(one.queue), "schedules", str(one.name), verb]);
       reload();
       return answer;
     },
   });
+  const plan = `Adds one job ${cut(one.job, 60)} to the queue ${cut(one.queue, 60)} now, with the data and options of this schedule. Its next times stay as they are, and the run is not counted.`;
   return (
     <span class="buttons">
-      <Action isSmall action={act("run", "Run now", "Its job is added once, now. The next times stay the same.")} />
-      {one.paused === true && <Action isSmall action={act("resume", "Resume", "It adds its jobs again at its times.")} />}
-      {one.paused === false && <Action isSmall action={act("pause", "Pause", "It adds no more jobs until it is resumed.")} />}
+      <Action isSmall={isSmall} action={act("run", "Run now", plan, (answer) => `Job ${str(answer?.job_id)} was added.`)} />
     </span>
   );
 }
