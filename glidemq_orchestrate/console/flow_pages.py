@@ -18,8 +18,14 @@ from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_r
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.console.snapshots import MAX_EXACT
-from glidemq_orchestrate.errors import GlideMQError, JobNotFound, NodeNotFound, ResultRemoved
-from glidemq_orchestrate.flows.elements import summary_of
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    GlideMQError,
+    JobNotFound,
+    NodeNotFound,
+    ResultRemoved,
+)
+from glidemq_orchestrate.flows.elements import COUNTED, summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, critical_path
 
@@ -150,8 +156,8 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
         **node_row(found),
         "after": list(found.after),
         "dependents": _dependents(view.snapshot, name),
-        "array": summary_of(found.progress),
-        "failed_elements": await _failed_elements(flow, found),
+        "array": (array := await _array(flow, found)),
+        "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
         "wait": await _wait(flow, found),
         "spark_url": _spark_url(found.progress),
         **await _payloads(console, flow, found),
@@ -165,11 +171,19 @@ def _dependents(snapshot: Snapshot, name: str) -> list[str]:
     return [one for one, _ in zip(names, range(MAX_NAMED), strict=False)]
 
 
+async def _array(flow: AsyncFlow, node: NodeStatus) -> Mapping[str, int] | None:
+    """How many elements of an array have ended; before the first has, its progress says nothing."""
+    if node.progress is not None:
+        return summary_of(node.progress)
+    try:
+        counts = await flow.array(node.name).counts()
+    except (ConfigurationError, NodeNotFound):
+        return None
+    return {kind: getattr(counts, kind) for kind in COUNTED}
+
+
 async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, Any]]:
     """Some of the failed elements of an array."""
-    counts = summary_of(node.progress)
-    if not counts or not counts["failed"]:
-        return []
     return [
         {"index": one.index, "attempts": one.attempts, "reason": masked_line(one.reason)}
         for one in await flow.array(node.name).failed(limit=MAX_NAMED)
@@ -341,7 +355,7 @@ async def _told(console: Any, flow_id: Name) -> AsyncIterator[bytes]:
         if change is None:
             yield PULSE
             continue
-        data = {"flow": flow_row(change["status"]), "states": change["states"]}
+        data = {key: change[key] for key in ("states", "arrays")} | {"flow": flow_row(change["status"])}
         yield f"event: {change['kind']}\ndata: {json.dumps(data)}\n\n".encode()
 
 

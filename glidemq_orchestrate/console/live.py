@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from glidemq_orchestrate.clients.client import AsyncClient
 from glidemq_orchestrate.console.snapshots import FlowView, FlowViews
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.events import Event
+from glidemq_orchestrate.flows.elements import COUNTED, summary_of
 from glidemq_orchestrate.flows.graph import failed_letter
 
 EVERY_SECONDS: Final = 0.5
@@ -65,6 +67,8 @@ class FlowLive:
         self.listeners: set[asyncio.Queue[dict[str, Any]]] = set()
         self._by_job = dict(zip(view.snapshot.graph.job_ids, view.snapshot.names, strict=True))
         self._sent: dict[int, dict[str, int]] = {}
+        self._arrays: dict[str, Mapping[str, int]] = {}
+        self._changed_arrays: set[str] = set()
         self._is_dirty = True
 
     @property
@@ -83,6 +87,11 @@ class FlowLive:
             return
         if letter := _letter_of(event):
             self.view.snapshot.changed(name, letter)
+        if counts := _elements_of(event):
+            self._arrays[name] = counts
+            self._changed_arrays.add(name)
+        elif event.kind == "failed" and self._arrays.pop(name, None) is not None:
+            self._changed_arrays.add(name)
         self._is_dirty = True
 
     async def run(self) -> None:
@@ -116,8 +125,17 @@ class FlowLive:
             kind, self.is_over = "reload", True
         elif view.status.state.is_terminal:
             kind, self.is_over = "ended", True
+        arrays = {name: await self._counts(name) for name in self._changed_arrays}
+        self._changed_arrays.clear()
         for listener in self.listeners:
-            listener.put_nowait({"kind": kind, "states": changed, "status": view.status})
+            listener.put_nowait({"kind": kind, "states": changed, "status": view.status, "arrays": arrays})
+
+    async def _counts(self, name: str) -> Mapping[str, int]:
+        """How many elements of an array have ended: as its last event told, or read after it has failed."""
+        if name not in self._arrays:
+            found = await self.view.flow.array(name).counts()
+            self._arrays[name] = {kind: getattr(found, kind) for kind in COUNTED}
+        return self._arrays[name]
 
 
 def _letter_of(event: Event) -> str:
@@ -127,6 +145,17 @@ def _letter_of(event: Event) -> str:
     if event.kind == "failed":
         return failed_letter(event.fields.get("failedReason", ""))
     return ""
+
+
+def _elements_of(event: Event) -> Mapping[str, int] | None:
+    """The counts of an array, which its events tell about once a second and at its end."""
+    text = event.fields.get({"progress": "data", "completed": "returnvalue"}.get(event.kind, ""), "")
+    if not text.startswith("{"):
+        return None
+    try:
+        return summary_of(json.loads(text))
+    except ValueError:
+        return None
 
 
 class Live:

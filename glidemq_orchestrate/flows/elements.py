@@ -107,6 +107,8 @@ def array_of(ref: FlowRef, name: str) -> Op[Array]:
     return Array(node, queue, definition, appended)
 
 
+COUNTED: Final = ("elements", "completed", "failed", "skipped")
+"""What the progress of an array counts."""
 _COUNTED: Final = ("completed", "failed", "skipped", "running")
 _OF_JOB: Final[tuple[JobField, ...]] = ("state", "attemptsMade", "gmo:token")
 
@@ -331,7 +333,6 @@ def contains(elements: str, index: int) -> bool:
 
 def summary_of(progress: Any) -> Mapping[str, int] | None:
     """The counts in the progress of an array node; None for any other progress."""
-    names = ("elements", "completed", "failed", "skipped")
-    if not isinstance(progress, dict) or set(progress) != set(names):
+    if not isinstance(progress, dict) or set(progress) != set(COUNTED):
         return None
-    return {name: number(str(progress[name])) for name in names}
+    return {name: number(str(progress[name])) for name in COUNTED}

@@ -279,6 +279,31 @@ def test_failed_elements_of_an_array_are_listed_and_opened(
     expect(page.locator("main")).to_contain_text("no model for 7")
 
 
+@pytest.mark.parametrize("view", ["", "/nodes/score"])
+def test_elements_of_an_array_are_seen_as_they_end_without_asking(
+    flows: FlowProducer, run_worker: RunWorker, look: Callable[..., Page], view: str
+) -> None:
+    asked: list[str] = []
+    go_on = threading.Event()
+
+    def score(ctx: Context) -> None:
+        if ctx.data == 700:
+            assert go_on.wait(60)
+
+    flows.submit(FlowSpec("n", [ArrayNode("score", over=range(1_000), queue="etl")]), flow_id="f")
+    page = look(f"#/flows/f{view}")
+    expect(page.locator("main")).to_contain_text("1,000 elements" if view else "1 group of nodes")
+    page.wait_for_timeout(1_000)
+    page.on("request", lambda request: asked.append(request.url))
+    run_worker(["etl"], {"score": score}, concurrency=1)
+    expect(
+        page.locator("main").get_by_role("img", name=re.compile("[1-9][0-9]* completed")).first
+    ).to_be_visible()
+    assert [url for url in asked if "/f" in url and "/live" not in url and "/logs" not in url] == []
+    go_on.set()
+    expect(page.locator("h1")).to_contain_text("completed")
+
+
 def test_a_queue_tells_of_keys_tags_and_tracked_jobs(queue: Queue, look: Callable[..., Page]) -> None:
     queue.add_many([NewJob("clean", tags=["monthly"]), NewJob("clean", ordering=Ordering("customer-7"))])
     queue.rate_limit_group("customer-7", 600)

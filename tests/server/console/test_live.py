@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec
+from glidemq_orchestrate import ArrayNode, Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -103,6 +104,57 @@ def test_changes_arrive_until_the_flow_has_ended(
     assert (kind, last["flow"]["state"], last["flow"]["completed"]) == ("ended", "completed", 10)
     found = ui.get("/api/flows/f").json()
     assert [group["states"] for group in found["groups"]] == [{"completed": n} for n in (1, 8, 1)]
+
+
+def test_the_elements_of_an_array_are_counted_while_it_runs(
+    flows: FlowProducer, run_worker: RunWorker, url: str, start_ui: Callable[..., Ui]
+) -> None:
+    go_on = threading.Event()
+
+    def score(ctx: Context) -> int:
+        if ctx.data == 900:
+            assert go_on.wait(60)
+        if ctx.data == 950:
+            raise ValueError("no model")
+        return 1
+
+    array = ArrayNode("score", over=range(1_000), queue="etl", max_failed=5)
+    flows.submit(FlowSpec("n", [array, FlowNode("end", queue="etl", after=["score"])]), flow_id="f")
+    ui = start_ui(url)
+    counts: list[dict[str, int]] = []
+    for kind, data in changes(ui.base, "f"):
+        if kind == "change" and not counts and not go_on.is_set():
+            run_worker(["etl"], {"score": score, "end": lambda _: 1})
+        counts += data["arrays"].values()
+        if any(0 < one["completed"] < 1_000 for one in counts):
+            go_on.set()
+    assert go_on.is_set(), "they are counted while it runs"
+    assert counts[-1] == {"elements": 1_000, "completed": 999, "failed": 1, "skipped": 0}
+
+
+def test_what_an_array_counted_before_it_failed_is_told(
+    flows: FlowProducer, run_worker: RunWorker, url: str, start_ui: Callable[..., Ui]
+) -> None:
+    def score(ctx: Context) -> int:
+        time.sleep(0.05)
+        if ctx.data >= 50:
+            raise ValueError("no model")
+        return 1
+
+    array = ArrayNode("score", over=range(100), queue="etl", max_failed=3)
+    flows.submit(FlowSpec("n", [array, FlowNode("other", queue="nobody")]), flow_id="f")
+    ui = start_ui(url)
+    counts: list[dict[str, int]] = []
+    stream = changes(ui.base, "f")
+    for _, data in stream:
+        if not counts:
+            run_worker(["etl"], {"score": score}, concurrency=1)
+        counts += data["arrays"].values()
+        if data["flow"]["failed"]:
+            break
+    assert counts[-1]["failed"] >= 4
+    flows.get("f").cancel("seen")
+    assert [kind for kind, _ in stream][-1] == "ended"
 
 
 async def test_a_stream_without_changes_says_that_it_is_there(

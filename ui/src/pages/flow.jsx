@@ -31,27 +31,30 @@ function merge(data, change) {
   for (const [index, states] of Object.entries(change.states ?? {})) {
     if (groups[index] && states) groups[index] = { ...groups[index], states };
   }
+  for (const [name, array] of Object.entries(change.arrays ?? {})) {
+    const index = groups.findIndex((one) => one.key === name && one.count === 1);
+    if (index >= 0) groups[index] = { ...groups[index], array };
+  }
   return { ...data, groups, flow: { ...data.flow, ...change.flow, total: data.flow.total } };
 }
 
-/** The flow, changed as it changes; loaded again when it has other nodes, and at times: changes have no elements. */
+/** The flow, changed as it changes; loaded again when it has other nodes, and at times: changes have no times. */
 function useFlow(id) {
   const [every, setEvery] = useState(15000);
   const source = useData(["flows", id], {}, every);
   const { flow } = source.data ?? {};
   const isLive = Boolean(flow) && !isOver(flow);
-  const hasArrays = list(source.data?.groups).some((group) => group.array);
   const before = useRef(null);
   const loaded = useRef(0);
   useEffect(() => {
     if (!flow) return;
-    setEvery(isOver(flow) ? 30000 : flow.total > MANY ? 60000 : hasArrays ? 5000 : 15000);
+    setEvery(isOver(flow) ? 30000 : flow.total > MANY ? 60000 : 15000);
     document.title = `${wordOf(flow.state)}: ${cut(flow.name || flow.id, 60)} - GlideMQ`;
     const old = before.current;
     if (old && old.state !== flow.state) announce(`The flow is now ${wordOf(flow.state)}.`);
     else if (old && old.failed < flow.failed) announce(`${plural(flow.failed, "node")} failed.`);
     before.current = { state: flow.state, failed: flow.failed };
-  }, [flow?.state, flow?.name, flow?.failed, hasArrays]);
+  }, [flow?.state, flow?.name, flow?.failed]);
   useLive(id, isLive, (change) => {
     const isOther = change?.flow?.total !== undefined && change.flow.total !== flow.total;
     if (isOther && Date.now() - loaded.current > 3000) {

@@ -1,6 +1,6 @@
 // A node: why it waits or failed, its times, data, inputs, result and logs.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, post, url, useData } from "../api.js";
+import { get, post, url, useData, useLive } from "../api.js";
 import { flowLink, go, link, nodeLink, queueLink } from "../route.js";
 import { Bar } from "../parts/bar.jsx";
 import { Action } from "../parts/dialog.jsx";
@@ -13,8 +13,34 @@ import { Lasted, Time, duration } from "../parts/time.jsx";
 
 const ENDED = ["completed", "failed", "skipped"];
 
+const POLL = 5000; // milliseconds
+const BEHIND = 30000; // where the stream of changes tells what is new
+const SOON = 3000;
+
+/** The node. Where it is an array, or an element of one, the changes of its flow say when there is news. */
+function useNode(id, name) {
+  const [every, setEvery] = useState(POLL);
+  const source = useData(["flows", id, "nodes", name], {}, every);
+  const node = source.data;
+  const array = node?.array ? name : /^(.+)\[\d+\]$/s.exec(name)?.[1];
+  const isLive = Boolean(node) && !ENDED.includes(node.state) && Boolean(node.array || (array && node.element));
+  const loaded = useRef(0);
+  useEffect(() => setEvery(isLive ? BEHIND : POLL), [isLive]);
+  useLive(id, isLive, (change) => {
+    const counts = change?.arrays?.[array];
+    if (!counts) return;
+    const isOther = !node.array || counts.failed !== node.array.failed;
+    if (node.array) source.change((data) => ({ ...data, array: counts }));
+    if (isOther && Date.now() - loaded.current > SOON) {
+      loaded.current = Date.now();
+      source.reload();
+    }
+  }, source.reload);
+  return source;
+}
+
 export function Node({ id, name }) {
-  const source = useData(["flows", id, "nodes", name], {}, 5000);
+  const source = useNode(id, name);
   const node = source.data;
   useEffect(() => {
     document.title = `${node ? `${wordOf(node.state)}: ` : ""}${cut(name, 60)} - GlideMQ`;
