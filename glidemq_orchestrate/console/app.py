@@ -20,7 +20,9 @@ from glidemq_orchestrate.clients.client import AsyncClient
 from glidemq_orchestrate.console import (
     flow_changes,
     flow_pages,
+    flow_plans,
     metrics,
+    node_pages,
     queue_changes,
     queue_lists,
     queue_pages,
@@ -155,6 +157,8 @@ def create_app(  # noqa: PLR0913  its settings
     app.state.console = console
     api = APIRouter(prefix="/api")
     api.include_router(flow_pages.router)
+    api.include_router(flow_plans.router)
+    api.include_router(node_pages.router)
     api.include_router(queue_pages.router)
     api.include_router(queue_lists.router)
     api.include_router(schedule_pages.router)

@@ -6,26 +6,21 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from starlette.responses import PlainTextResponse, RedirectResponse, StreamingResponse
+from starlette.responses import RedirectResponse, StreamingResponse
 
-from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
-from glidemq_orchestrate.console.shown import masked_line, shown, time_text
+from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.console.snapshots import MAX_EXACT
 from glidemq_orchestrate.errors import (
-    ConfigurationError,
-    GlideMQError,
-    JobNotFound,
     NodeNotFound,
-    ResultRemoved,
 )
-from glidemq_orchestrate.flows.elements import COUNTED, summary_of
+from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, critical_path
 
@@ -38,8 +33,6 @@ MAX_LINKED: Final = 200
 _UNFILLED: Final = ("", "-1", "{MAP_INDEX}", "{TASK_ID}", "{RUN_ID}")
 """What Airflow leaves in a link where it has no value, as for a task that is not mapped."""
 MAX_BARS: Final = 300
-MAX_NAMED: Final = 20
-LOG_LINES: Final = 200
 PULSE: Final = b": still here\n\n"
 
 
@@ -119,129 +112,6 @@ def _matches(status: FlowStatus, word: str) -> bool:
     return any(word in text.lower() for text in texts) or word.startswith(f"{status.id.lower()}~")
 
 
-@router.get("/flows/{flow_id}/nodes/{name}/data", dependencies=GUARDED)
-async def whole_data(console: Shared, flow_id: Name, name: Name) -> Response:
-    """The data of a node as a whole."""
-    flow = await console.client.flows.get(flow_id)
-    node = await flow.node(name)
-    job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
-    return PlainTextResponse(shown(job.data, whole=True)["text"])
-
-
-@router.get("/flows/{flow_id}/nodes/{name}/result", dependencies=GUARDED)
-async def whole_result(console: Shared, flow_id: Name, name: Name) -> Response:
-    """The result of a node as a whole."""
-    flow = await console.client.flows.get(flow_id)
-    found = await flow.results([name])
-    return PlainTextResponse(shown(found.get(name), whole=True)["text"])
-
-
-@router.get("/flows/{flow_id}/nodes/{name}/logs", dependencies=GUARDED)
-async def logs(
-    console: Shared, flow_id: Name, name: Name, after: Annotated[int, Query(ge=0)] = 0
-) -> dict[str, Any]:
-    """The log lines of a node after so many."""
-    flow = await console.client.flows.get(flow_id)
-    found = (await flow.logs({name: after}, limit=1_000))[name]
-    return {"lines": [masked_line(line) for line in found.lines], "total": found.total, "first": found.first}
-
-
-@router.get("/flows/{flow_id}/nodes/{name}", dependencies=GUARDED)
-async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
-    """A node with its data, inputs, result, log and history; or an element of an array, by ``clean[17]``."""
-    flow: AsyncFlow = await console.client.flows.get(flow_id)
-    found = await flow.node(name)
-    view = await console.views.get(flow_id)
-    return {
-        **node_row(found),
-        "after": list(found.after),
-        "dependents": _dependents(view.snapshot, name),
-        "array": (array := await _array(flow, found)),
-        "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
-        "wait": await _wait(flow, found),
-        "spark_url": _spark_url(found.progress),
-        **await _payloads(console, flow, found),
-        **await _record(flow, found),
-    }
-
-
-def _dependents(snapshot: Snapshot, name: str) -> list[str]:
-    at = snapshot.index.get(name)
-    names = (snapshot.names[one] for one, some in enumerate(snapshot.after) if at in some)
-    return [one for one, _ in zip(names, range(MAX_NAMED), strict=False)]
-
-
-async def _array(flow: AsyncFlow, node: NodeStatus) -> Mapping[str, int] | None:
-    """How many elements of an array have ended; before the first has, its progress says nothing."""
-    if node.progress is not None:
-        return summary_of(node.progress)
-    try:
-        counts = await flow.array(node.name).counts()
-    except (ConfigurationError, NodeNotFound):
-        return None
-    return {kind: getattr(counts, kind) for kind in COUNTED}
-
-
-async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, Any]]:
-    """Some of the failed elements of an array."""
-    return [
-        {"index": one.index, "attempts": one.attempts, "reason": masked_line(one.reason)}
-        for one in await flow.array(node.name).failed(limit=MAX_NAMED)
-    ]
-
-
-async def _wait(flow: AsyncFlow, node: NodeStatus) -> str:
-    waits = await flow.waits([node])
-    return str(waits[node.name]) if node.name in waits else ""
-
-
-def _spark_url(progress: Any) -> str:
-    url = progress.get("ui") if isinstance(progress, dict) else None
-    return url if isinstance(url, str) and url.startswith(("http://", "https://")) else ""
-
-
-async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
-    """Data, inputs and result; None for what was removed."""
-    found: dict[str, Any] = {"data": None, "result": None, "inputs": {}}
-    if "[" in node.name and node.name not in (await console.views.get(flow.id)).snapshot.index:
-        array, _, index = node.name.rpartition("[")
-        elements = flow.array(array)
-        at = int(index.rstrip("]"))
-        found["data"] = shown(await elements.item(at))
-        results = await elements.results(at, at + 1)
-        found["result"] = shown(results[at]) if at in results else None
-        return found
-    try:
-        job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
-        found["data"] = shown(job.data)
-        found["result"] = shown(job.result) if node.state == "completed" else None
-    except JobNotFound:
-        return found
-    try:
-        some = list(node.after[:MAX_NAMED])
-        found["inputs"] = {name: shown(value) for name, value in (await flow.results(some)).items()}
-    except (ResultRemoved, NodeNotFound):
-        pass
-    return found
-
-
-async def _record(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
-    """Log and history."""
-    found: dict[str, Any] = {"logs": {"lines": [], "total": 0, "first": 0}, "history": []}
-    try:
-        total = (await flow.logs({node.name: 0}, limit=1))[node.name].total
-        read = (await flow.logs({node.name: max(total - LOG_LINES, 0)}, limit=LOG_LINES))[node.name]
-        lines = [masked_line(line) for line in read.lines]
-        found["logs"] = {"lines": lines, "total": read.total, "first": read.first}
-        found["history"] = [
-            {"at": time_text(one.at), "what": one.kind, "detail": masked_line(one.detail)}
-            for one in await flow.node_history(node.name)
-        ]
-    except GlideMQError:
-        pass  # an element of an array has none of its own, and a removed job has lost its
-    return found
-
-
 @router.get("/flows/{flow_id}/nodes", dependencies=GUARDED)
 async def nodes(  # noqa: PLR0913, PLR0917  its filters
     console: Shared,
@@ -319,26 +189,6 @@ def _bar(
         "critical": node.name in path,
         "seconds": (end - node.started_at).total_seconds() if end else 1e9,
     }
-
-
-@router.get("/flows/{flow_id}/plan", dependencies=GUARDED)
-async def plan(
-    console: Shared, flow_id: Name, action: Literal["retry", "restart", "cancel"]
-) -> dict[str, Any]:
-    """What an action is about to do."""
-    status = (await console.views.get(flow_id)).status
-    done, failed, open_ones = status.completed, status.failed, status.open
-    if action == "retry":
-        text = (
-            f"Runs {failed:,} nodes again: those that failed, and those that could not run because of them. "
-        )
-        return {"text": f"{text}{done:,} completed nodes keep their results.", "nodes": failed}
-    if action == "restart":
-        text = f"Runs all {status.total:,} nodes again, as a new generation. "
-        running = "The present one is cancelled. " if open_ones else ""
-        return {"text": f"{text}{running}Results of the present one are replaced.", "nodes": status.total}
-    text = f"Ends {open_ones:,} nodes: those that wait do not start, and running handlers are told to stop. "
-    return {"text": f"{text}{done:,} completed nodes keep their results.", "nodes": open_ones}
 
 
 @router.get("/flows/{flow_id}/live", dependencies=GUARDED)

@@ -144,6 +144,15 @@ class Snapshot:
         self.letters[at] = letter
         return self.group_of[at]
 
+    def following(self, at: int) -> list[int]:
+        """All nodes that come after a node, ascending."""
+        reached, found = {at}, list[int]()
+        for one in range(at + 1, len(self.after)):
+            if not reached.isdisjoint(self.after[one]):
+                reached.add(one)
+                found.append(one)
+        return found
+
     def drawn(self) -> list[dict[str, Any]]:
         """The groups, as the page gets them."""
         return [self._drawn(group) for group in self.groups]

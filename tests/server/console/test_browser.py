@@ -277,6 +277,8 @@ def test_failed_elements_of_an_array_are_listed_and_opened(
     table.get_by_role("link", name="[7]").click()
     expect(page.locator("h1")).to_contain_text("score[7]")
     expect(page.locator("main")).to_contain_text("no model for 7")
+    expect(page.locator("main")).to_contain_text("Element 7 of the 1,000 of score")
+    expect(page.get_by_role("button", name=re.compile("again|Cancel"))).to_have_count(0)
 
 
 @pytest.mark.parametrize("view", ["", "/nodes/score"])
@@ -302,6 +304,16 @@ def test_elements_of_an_array_are_seen_as_they_end_without_asking(
     assert [url for url in asked if "/f" in url and "/live" not in url and "/logs" not in url] == []
     go_on.set()
     expect(page.locator("h1")).to_contain_text("completed")
+
+
+def test_a_node_runs_again_by_clicking(failed: Flow, look: Callable[..., Page]) -> None:
+    page = look("#/flows/night%2F1/nodes/clean%5B4%5D")
+    page.get_by_role("button", name="Run this node again").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Runs clean[4] again, and 1 node after it that began or ended: report.")
+    dialog.get_by_role("button", name="Run this node again").click()
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("status").filter(has_text="clean[4] runs again")).to_have_count(1)
 
 
 def test_a_queue_tells_of_keys_tags_and_tracked_jobs(queue: Queue, look: Callable[..., Page]) -> None:

@@ -139,6 +139,39 @@ def test_a_failed_flow_is_retried_restarted_and_cancelled(
     eventually(lambda: get(console, NIGHT)["flow"]["state"] == "failed")
 
 
+def test_what_running_a_node_again_or_ending_it_does_is_said_before(
+    console: TestClient, failed: Flow, flows: FlowProducer
+) -> None:
+    text = get(console, f"{NIGHT}/nodes/clean%5B3%5D/plan", action="rerun")["text"]
+    assert text == (
+        "Runs clean[3] again, and 1 node after it that began or ended: report. Their results are removed. "
+        "12 other completed nodes keep their results. The flow, which has ended, runs again."
+    )
+    found = get(console, f"{NIGHT}/nodes/extract/plan", action="rerun")
+    assert found["nodes"] == 14
+    assert "clean[0], clean[1], clean[2], clean[3], clean[4] and 8 more" in found["text"]
+    waiting = [FlowNode("clean[3]"), FlowNode("report", after=["clean[3]"])]
+    flows.submit(FlowSpec("n", waiting, queue="nobody"), flow_id="f")
+    text = get(console, "/api/flows/f/nodes/clean%5B3%5D/plan", action="cancel")["text"]
+    assert text == (
+        "Ends clean[3] as failed. 1 node after it follows its rule, by which most cannot run: report."
+    )
+    assert console.get("/api/flows/f/nodes/no/plan", params={"action": "rerun"}).status_code == 404
+
+
+def test_the_code_of_a_node_is_shown_where_its_data_names_it(
+    console: TestClient, flows: FlowProducer
+) -> None:
+    nodes = [
+        FlowNode("a", job="python", data={"callable": "mypackage.steps:clean"}),
+        FlowNode("b", job="other", data={"callable": "x"}),
+        FlowNode("c", job="python", data=["callable"]),
+    ]
+    flows.submit(FlowSpec("n", nodes, queue="etl"), flow_id="f")
+    codes = [get(console, f"/api/flows/f/nodes/{name}")["code"] for name in "abc"]
+    assert codes == ["mypackage.steps:clean", "", ""]
+
+
 def test_a_running_flow_is_cancelled_with_a_reason(console: TestClient, flows: FlowProducer) -> None:
     flows.submit(spec(), flow_id="f")
     reply = console.post("/api/flows/f/cancel", headers=WRITES, json={"reason": "wrong day"})
@@ -158,6 +191,8 @@ def test_an_element_of_an_array_is_shown(
     element = get(console, "/api/flows/f/nodes/clean%5B1%5D")
     assert (element["state"], element["result"]["text"]) == ("completed", "20")
     assert json.loads(element["data"]["text"]) == {"n": 2}
+    assert element["element"] == {"array": "clean", "index": 1, "of": 2}
+    assert get(console, "/api/flows/f/nodes/clean")["element"] is None
 
 
 def test_names_may_contain_anything(console: TestClient, flows: FlowProducer) -> None:

@@ -22,8 +22,8 @@ function useNode(id, name) {
   const [every, setEvery] = useState(POLL);
   const source = useData(["flows", id, "nodes", name], {}, every);
   const node = source.data;
-  const array = node?.array ? name : /^(.+)\[\d+\]$/s.exec(name)?.[1];
-  const isLive = Boolean(node) && !ENDED.includes(node.state) && Boolean(node.array || (array && node.element));
+  const array = node?.array ? name : node?.element?.array;
+  const isLive = Boolean(array) && !ENDED.includes(node.state);
   const loaded = useRef(0);
   useEffect(() => setEvery(isLive ? BEHIND : POLL), [isLive]);
   useLive(id, isLive, (change) => {
@@ -53,12 +53,15 @@ export function Node({ id, name }) {
       <header class="head">
         <p class="crumbs"><a href={link(["flows"])}>Flows</a> / <a href={flowLink(id)}>{cut(id, 60)}</a></p>
         <h1><State state={node.state} /> {name}</h1>
-        {node.element && <p>Element {number(node.element.index)} of {number(node.element.of)}.</p>}
+        {node.element && (
+          <p>
+            Element {number(node.element.index)} of the {number(node.element.of)} of <a href={nodeLink(id, node.element.array)}>{cut(node.element.array, 80)}</a>.
+            {" "}Elements run again with their array, or when the flow is retried.
+          </p>
+        )}
         <p class="buttons">
-          {isOver && <Change {...{ id, name }} action="rerun" title="Run this node again" reload={source.reload}
-            plan="The node runs again, and so do the nodes after it that have ended. Their results are removed. Everything else keeps its result. A flow that has ended continues." />}
-          {!isOver && <Change {...{ id, name }} action="cancel" title="Cancel this node" reload={source.reload} isDanger
-            plan={`The node ends as failed${node.state === "active" ? ", and its handler is stopped" : ""}. Nodes that depend on it follow their own rules: most cannot run.`} />}
+          {!node.element && isOver && <Change {...{ id, name }} action="rerun" title="Run this node again" reload={source.reload} />}
+          {!node.element && !isOver && <Change {...{ id, name }} action="cancel" title="Cancel this node" reload={source.reload} isDanger />}
         </p>
       </header>
       <Problem error={source.error} />
@@ -89,13 +92,14 @@ export function Node({ id, name }) {
   );
 }
 
-function Change({ id, name, action, title, plan, reload, isDanger }) {
+function Change({ id, name, action, title, reload, isDanger }) {
+  const plan = async () => str((await get(["flows", id, "nodes", name, "plan"], { action })).text);
   const run = async () => {
     const answer = await post(["flows", id, "nodes", name, action]);
     reload();
     return answer;
   };
-  const done = (answer) => `${title}: ${plural(list(answer?.changed).length, "node")} changed.`;
+  const done = () => `${name} ${action === "rerun" ? "runs again" : "was ended as failed"}.`;
   return <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger }} />;
 }
 
@@ -139,6 +143,7 @@ function FailedElements({ id, name, count, failed }) {
 function Facts({ node }) {
   const facts = [
     ["Job", <code>{str(node.job)}</code>],
+    ["Code", node.code && <><code>{str(node.code)}</code> <Copy text={str(node.code)} /></>],
     ["Queue", <a href={queueLink(str(node.queue))}>{str(node.queue)}</a>],
     ["Job id", node.job_id && <><code>{str(node.job_id)}</code> <Copy text={str(node.job_id)} /></>],
     ["Attempts", number(node.attempts)],

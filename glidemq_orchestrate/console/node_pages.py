@@ -1,0 +1,176 @@
+"""What the page reads of a node, or of an element of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+from starlette.responses import PlainTextResponse
+
+from glidemq_orchestrate.clients.flows import AsyncFlow
+from glidemq_orchestrate.console.guard import check_flow, check_signed_in
+from glidemq_orchestrate.console.parts import Name, Shared, node_row
+from glidemq_orchestrate.console.shown import masked_line, shown, time_text
+from glidemq_orchestrate.console.snapshot import Snapshot
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    GlideMQError,
+    JobNotFound,
+    NodeNotFound,
+    ResultRemoved,
+)
+from glidemq_orchestrate.flows.elements import COUNTED, summary_of
+from glidemq_orchestrate.flows.status import NodeStatus
+from glidemq_orchestrate.jobs.job import Job
+
+router = APIRouter(dependencies=[Depends(check_signed_in), Depends(check_flow)])
+MAX_NAMED: Final = 20
+LOG_LINES: Final = 200
+CODE_FIELDS: Final = {
+    "python": ("callable",),
+    "spark.python": ("callable",),
+    "spark.sql": ("file",),
+    "spark.submit": ("file", "application"),
+}
+
+
+@router.get("/flows/{flow_id}/nodes/{name}/data")
+async def whole_data(console: Shared, flow_id: Name, name: Name) -> Response:
+    """The data of a node as a whole."""
+    flow = await console.client.flows.get(flow_id)
+    node = await flow.node(name)
+    job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
+    return PlainTextResponse(shown(job.data, whole=True)["text"])
+
+
+@router.get("/flows/{flow_id}/nodes/{name}/result")
+async def whole_result(console: Shared, flow_id: Name, name: Name) -> Response:
+    """The result of a node as a whole."""
+    flow = await console.client.flows.get(flow_id)
+    found = await flow.results([name])
+    return PlainTextResponse(shown(found.get(name), whole=True)["text"])
+
+
+@router.get("/flows/{flow_id}/nodes/{name}/logs")
+async def logs(
+    console: Shared, flow_id: Name, name: Name, after: Annotated[int, Query(ge=0)] = 0
+) -> dict[str, Any]:
+    """The log lines of a node after so many."""
+    flow = await console.client.flows.get(flow_id)
+    found = (await flow.logs({name: after}, limit=1_000))[name]
+    return {"lines": [masked_line(line) for line in found.lines], "total": found.total, "first": found.first}
+
+
+@router.get("/flows/{flow_id}/nodes/{name}")
+async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
+    """A node with its data, inputs, result, log and history; or an element of an array, by ``clean[17]``."""
+    flow: AsyncFlow = await console.client.flows.get(flow_id)
+    found = await flow.node(name)
+    view = await console.views.get(flow_id)
+    return {
+        **node_row(found),
+        "after": list(found.after),
+        "dependents": _dependents(view.snapshot, name),
+        "element": await _element(flow, view.snapshot, name),
+        "array": (array := await _array(flow, found)),
+        "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
+        "wait": await _wait(flow, found),
+        "spark_url": _spark_url(found.progress),
+        **await _payloads(console, flow, found),
+        **await _record(flow, found),
+    }
+
+
+async def _element(flow: AsyncFlow, snapshot: Snapshot, name: str) -> dict[str, Any] | None:
+    """Which element of which array this is; None for a node."""
+    if name in snapshot.index:
+        return None
+    array, _, index = name.rpartition("[")
+    counts = await flow.array(array).counts()
+    return {"array": array, "index": int(index.rstrip("]")), "of": counts.elements}
+
+
+def _dependents(snapshot: Snapshot, name: str) -> list[str]:
+    at = snapshot.index.get(name)
+    names = (snapshot.names[one] for one, some in enumerate(snapshot.after) if at in some)
+    return [one for one, _ in zip(names, range(MAX_NAMED), strict=False)]
+
+
+async def _array(flow: AsyncFlow, node: NodeStatus) -> Mapping[str, int] | None:
+    """How many elements of an array have ended; before the first has, its progress says nothing."""
+    if node.progress is not None:
+        return summary_of(node.progress)
+    try:
+        counts = await flow.array(node.name).counts()
+    except (ConfigurationError, NodeNotFound):
+        return None
+    return {kind: getattr(counts, kind) for kind in COUNTED}
+
+
+async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, Any]]:
+    """Some of the failed elements of an array."""
+    return [
+        {"index": one.index, "attempts": one.attempts, "reason": masked_line(one.reason)}
+        for one in await flow.array(node.name).failed(limit=MAX_NAMED)
+    ]
+
+
+async def _wait(flow: AsyncFlow, node: NodeStatus) -> str:
+    waits = await flow.waits([node])
+    return str(waits[node.name]) if node.name in waits else ""
+
+
+def _spark_url(progress: Any) -> str:
+    url = progress.get("ui") if isinstance(progress, dict) else None
+    return url if isinstance(url, str) and url.startswith(("http://", "https://")) else ""
+
+
+async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
+    """Data, inputs and result; None for what was removed."""
+    found: dict[str, Any] = {"data": None, "result": None, "inputs": {}, "code": ""}
+    if "[" in node.name and node.name not in (await console.views.get(flow.id)).snapshot.index:
+        array, _, index = node.name.rpartition("[")
+        elements = flow.array(array)
+        at = int(index.rstrip("]"))
+        found["data"] = shown(await elements.item(at))
+        results = await elements.results(at, at + 1)
+        found["result"] = shown(results[at]) if at in results else None
+        return found
+    try:
+        job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
+        found["data"] = shown(job.data)
+        found["code"] = _code(job)
+        found["result"] = shown(job.result) if node.state == "completed" else None
+    except JobNotFound:
+        return found
+    try:
+        some = list(node.after[:MAX_NAMED])
+        found["inputs"] = {name: shown(value) for name, value in (await flow.results(some)).items()}
+    except (ResultRemoved, NodeNotFound):
+        pass
+    return found
+
+
+def _code(job: Job) -> str:
+    """The code that runs, where the data names it. Of all other handlers, workers register names only."""
+    data = job.data if isinstance(job.data, dict) else {}
+    code = next((data[field] for field in CODE_FIELDS.get(job.name, ()) if data.get(field)), "")
+    return masked_line(code) if isinstance(code, str) else ""
+
+
+async def _record(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
+    """Log and history."""
+    found: dict[str, Any] = {"logs": {"lines": [], "total": 0, "first": 0}, "history": []}
+    try:
+        total = (await flow.logs({node.name: 0}, limit=1))[node.name].total
+        read = (await flow.logs({node.name: max(total - LOG_LINES, 0)}, limit=LOG_LINES))[node.name]
+        lines = [masked_line(line) for line in read.lines]
+        found["logs"] = {"lines": lines, "total": read.total, "first": read.first}
+        found["history"] = [
+            {"at": time_text(one.at), "what": one.kind, "detail": masked_line(one.detail)}
+            for one in await flow.node_history(node.name)
+        ]
+    except GlideMQError:
+        pass  # an element of an array has none of its own, and a removed job has lost its
+    return found
