@@ -31,6 +31,7 @@ from glidemq_orchestrate.console import (
 from glidemq_orchestrate.console.access import Access
 from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
 from glidemq_orchestrate.console.live import Live
+from glidemq_orchestrate.console.reader import Reader
 from glidemq_orchestrate.console.shown import masked_line
 from glidemq_orchestrate.console.snapshots import FlowViews
 from glidemq_orchestrate.errors import (
@@ -65,6 +66,7 @@ class Console:
         views: The flows that were looked at last.
         live: What is looked at now.
         scraper: Reads what Prometheus asks for.
+        reader: Reads what has no public method.
     """
 
     client: AsyncClient
@@ -74,6 +76,7 @@ class Console:
     views: FlowViews = field(init=False)
     live: Live = field(init=False)
     scraper: metrics.Scraper = field(init=False)
+    reader: Reader = field(init=False)
     _names: list[str] = field(default_factory=list)
     _names_at: float = -NAMES_SECONDS
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -83,11 +86,13 @@ class Console:
         self.views = FlowViews(self.client)
         self.live = Live(self.client, self.views)
         self.scraper = metrics.Scraper(self, self.settings)
+        self.reader = Reader(self.settings, prefix=self.settings.prefix)
 
     async def close(self) -> None:
         """End what goes on, and close the connections."""
         self.live.stop()
         await self.scraper.close()
+        await self.reader.close()
         await self.client.close()
 
     @property

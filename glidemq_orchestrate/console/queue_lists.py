@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
 
-from glidemq_orchestrate.clients.queue import AsyncQueue
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared, flow_row, job_row
 from glidemq_orchestrate.console.shown import time_text
@@ -17,9 +16,8 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.queues.metrics import MetricPoint
-from glidemq_orchestrate.queues.ordering import OrderingKey, OrderingKeys, ordering_keys
+from glidemq_orchestrate.queues.ordering import OrderingKey, OrderingKeys
 from glidemq_orchestrate.queues.statistics import KEPT_DAYS, Durations, QueueStatistics
-from glidemq_orchestrate.wire.call import Op
 
 router = APIRouter(dependencies=[Depends(check_queues)])
 HOUR: Final = timedelta(hours=1)
@@ -36,18 +34,12 @@ async def keys(
     console: Shared, name: Name, limit: Annotated[int, Query(ge=1, le=1_000)] = 200
 ) -> dict[str, Any]:
     """The ordering keys in use, those that hold back most jobs first, with their limits."""
-    queue = console.client.queue(name)
-    found: OrderingKeys = await queue._run(_keys_of(queue))  # noqa: SLF001  the public method reads all
+    found: OrderingKeys = await console.reader.ordering_keys(name)
     return {
         "keys": [_key_row(one) for one in found.keys[:limit]],
         "total": found.total,
         "is_partial": found.total > len(found.keys),
     }
-
-
-def _keys_of(queue: AsyncQueue) -> Op[OrderingKeys]:
-    members = yield from queue._operations._member_keys()  # noqa: SLF001
-    return (yield from ordering_keys(members, queue._clock.now_ms()))  # noqa: SLF001
 
 
 def _key_row(one: OrderingKey) -> dict[str, Any]:

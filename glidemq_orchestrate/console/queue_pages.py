@@ -9,16 +9,12 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query
 
 from glidemq_orchestrate.attempts.workers import WorkerInfo
-from glidemq_orchestrate.clients.queue import AsyncQueue
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, job_row
 from glidemq_orchestrate.console.queue_lists import handler_rows, rate_row, rates
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.queues import limits
-from glidemq_orchestrate.wire.call import Op, ask_all
-from glidemq_orchestrate.wire.stored import number
 
 router = APIRouter(dependencies=[Depends(check_queues)])
 AT_ONCE: Final = 8
@@ -99,29 +95,17 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
             "jobs": [job_row(one) for one in active if one.lease_until is not None and one.lease_until < now],
             "lost_workers": [{"id": one.id, "jobs": one.jobs} for one in lost],
         },
-        "limits": await _limits(found),
+        "limits": await _limits(console, name),
         "dead_letters": {"queue": letters, "count": await _letters(console, letters)} if letters else None,
     }
 
 
-async def _limits(queue: AsyncQueue) -> dict[str, Any]:
+async def _limits(console: Any, name: str) -> dict[str, Any]:
     """The limits over all workers, and what is used of them."""
+    queue = console.client.queue(name)
     concurrency, rate = await asyncio.gather(queue.global_concurrency(), queue.global_rate_limit())
-    started = await queue._run(_started(queue)) if rate else 0  # noqa: SLF001  there is no public way
+    started = await console.reader.started(name) if rate else 0
     return {"concurrency": concurrency, "rate": rate_row(rate, started)}
-
-
-def _started(queue: AsyncQueue) -> Op[int]:
-    """How many jobs have started in the windows of the rate limit."""
-    members = yield from queue._operations._member_keys()  # noqa: SLF001
-    rows = yield from ask_all([limits.rate_window(keys) for keys in members])
-    lengths = yield from ask_all([limits.meta(keys, "rateLimitDuration") for keys in members])
-    now_ms = queue._clock.now_ms()  # noqa: SLF001
-    return sum(
-        number(count)
-        for (began, count), (length,) in zip(rows, lengths, strict=True)
-        if now_ms - number(began) < number(length)
-    )
 
 
 async def _letters(console: Any, queue: str) -> int:

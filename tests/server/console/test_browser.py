@@ -111,7 +111,7 @@ VIEWS = (
 )
 
 
-def views(queue: Queue) -> list[str]:
+def views(queue: Queue, url: str) -> list[str]:
     """Every view, with something in each."""
     queue.track(queue.add("other", tags=["monthly"], delay=60))
     queue.add("other", ordering=Ordering("customer-7"), delay=60)
@@ -122,9 +122,11 @@ def views(queue: Queue) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_every_page_is_accessible(failed: Flow, queue: Queue, look: Callable[..., Page], scheme: str) -> None:
+def test_every_page_is_accessible(
+    failed: Flow, queue: Queue, url: str, look: Callable[..., Page], scheme: str
+) -> None:
     page = look("#/flows", with_axe=True, color_scheme=scheme)
-    for view in views(queue):
+    for view in views(queue, url):
         page.goto(f"{page.url.partition('#')[0]}{view}")
         expect(page.locator("h1")).to_be_visible()
         page.wait_for_load_state("networkidle") if "night" not in view else page.wait_for_timeout(300)
@@ -135,10 +137,10 @@ def test_every_page_is_accessible(failed: Flow, queue: Queue, look: Callable[...
 
 
 def test_narrow_screens_scroll_in_one_direction(
-    failed: Flow, queue: Queue, look: Callable[..., Page]
+    failed: Flow, queue: Queue, url: str, look: Callable[..., Page]
 ) -> None:
     page = look("#/flows", viewport={"width": 380, "height": 800})
-    for view in views(queue):
+    for view in views(queue, url):
         page.goto(f"{page.url.partition('#')[0]}{view}")
         expect(page.locator("h1")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 380, view
