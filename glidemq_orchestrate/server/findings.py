@@ -149,12 +149,12 @@ _ESCAPED: Final = r"\\\g<0>"
 
 # The server also checks commands inside functions against the rights of the caller.
 _COMMANDS: Final = """
-fcall info scan get getbit getrange bitfield mget set incr incrby decr decrby exists del unlink expire
-pexpire persist hget hmget hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan
-llen lpop lpos lpush lrange lrem rpop rpush sadd scard sinter sintercard sismember smembers smismember spop
-srandmember srem sscan time zadd zcard zcount zpopmin zrandmember zrange zrangebyscore zrem zrevrange
-zrevrangebyscore zscore xack xadd xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup
-xrevrange xtrim
+fcall info scan copy get getbit getrange bitfield mget set incr incrby decr decrby exists del unlink
+expire pexpire persist hget hmget hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen
+hrandfield hscan llen lpop lpos lpush lrange lrem rpop rpush sadd scard sinter sintercard sismember
+smembers smismember spop srandmember srem sscan time zadd zcard zcount zpopmin zrandmember zrange
+zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd xautoclaim xclaim xdel xgroup xinfo xlen
+xpending xrange xread xreadgroup xrevrange xtrim
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
@@ -197,6 +197,7 @@ getrange hincrby hincrbyfloat hset hsetnx lrange lrem xrange xrevrange zadd zcou
 zrevrange zrevrangebyscore
 """
 _ELSE: Final = {
+    "copy": ("COPY", "KEY", "KEY"),
     "info": ("INFO", "server"),
     "scan": ("SCAN", "0", "COUNT", "1"),
     "sintercard": ("SINTERCARD", "1", "KEY"),

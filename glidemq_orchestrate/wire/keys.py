@@ -29,7 +29,7 @@ _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
 _HASHED = re.compile(r"gmo-[0-9a-f]+\Z")
 _GENERATION = re.compile(r"(.+)\{([1-9][0-9]{0,8})\.([0-9a-f]{8})\}\Z", re.DOTALL)
 TABLES_OF_FLOWS: Final = (
-    "nodes", "order", "open", "ready", "failed", "again", "giving", "staying", "passed", "blocked",
+    "nodes", "order", "open", "ready", "roots", "failed", "again", "giving", "staying", "passed", "blocked",
     "notifying", "growing", "carried", "owners",
 )  # fmt: skip
 """The suffixes of the keys of a flow's tables, after the key of its record, as in ``retain.lua``."""

@@ -43,11 +43,17 @@ local function add_run(prefix, args, run)
   local count, events = run.last - run.first + 1, prefix .. 'events'
   local last_id = run.custom_id == '' and redis.call('INCRBY', prefix .. 'id', count)
   local tags, tagged = L.tags.of_options(run.opts), {}
+  local model = last_id and prefix .. 'job:' .. L.numbers.fresh_text(last_id - count + 1)
   run.prefix, run.skip_tags = prefix, true
   for i = 1, count do
     run.id = last_id and L.numbers.fresh_text(last_id - count + i) or run.custom_id
     run.data = args[run.first + i - 1]
-    L.jobs.write(run)
+    local key = prefix .. 'job:' .. run.id
+    if i > 1 and L.copies.of(model, key, args[run.first]) then
+      redis.call('HSET', key, 'id', run.id, 'data', run.data)
+    else
+      L.jobs.write(run)
+    end
     L.jobs.route(run)
     L.events.emit(events, 'added', run.id, 'name', run.name)
     if tags then tagged[i] = run.id end

@@ -33,8 +33,9 @@ local function refusal(keys, header)
   return nil, found[2] and true or false
 end
 
--- Adds those of the nodes to `ready` that have no dependencies. Here they have none, but earlier pieces may have had some.
-local function add_roots(ready, nodes)
+-- Adds those of the nodes to `ready` or `roots` (see record.lua) that have no dependencies. Here they have none, but
+-- earlier pieces may have had some.
+local function add_roots(ready, roots, nodes)
   local deps = {}
   for i, node in ipairs(nodes) do
     deps[i] = node.prefix .. 'deps:' .. node.id
@@ -42,14 +43,18 @@ local function add_roots(ready, nodes)
   local has_some = L.stage.any_exists(deps)
   for _, node in ipairs(nodes) do
     if not has_some or L.stage.is_root(node.prefix, node.id, node.rule) then
-      ready[#ready + 1] = node.ref
+      if node.more == '' and node.delay == '0' and not node.job:find('\n', 1, true) then
+        roots[#roots + 1] = node.ref .. '\n' .. node.job
+      else
+        ready[#ready + 1] = node.ref
+      end
     end
   end
 end
 
 -- Writes new nodes, with few commands for the tables.
 local function write_nodes(nodes, key, home, flow_id, now)
-  local refs, rows, ready, carried, single = {}, {}, {}, {}, {}
+  local refs, rows, ready, roots, carried, single, model = {}, {}, {}, {}, {}, {}, nil
   for _, node in ipairs(nodes) do
     if L.stage.is_carried(node) then
       L.stage.write_edges(node)
@@ -59,7 +64,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
       L.stage.write_edges(node)
       if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- an earlier piece may have added it
     else
-      L.stage.write_job(node, home, flow_id, now)
+      model = L.stage.write_job(node, model, home, flow_id, now)
       if #node.after == 0 then
         single[#single + 1] = node
       elseif L.stage.is_root(node.prefix, node.id, node.rule, true) then
@@ -73,12 +78,13 @@ local function write_nodes(nodes, key, home, flow_id, now)
       rows[#rows + 1], rows[#rows + 2] = node.name, node.row
     end
   end
-  add_roots(ready, single)
+  add_roots(ready, roots, single)
   if #carried > 0 then
     redis.call('RPUSH', key .. ':carried', unpack(carried))
   end
   L.stage.add_all(key .. ':open', refs)
   L.stage.add_all(key .. ':ready', ready)
+  L.order.push(key .. ':roots', roots)
   for first = 1, #rows, 1000 do
     redis.call('HSET', key .. ':nodes', unpack(rows, first, math.min(first + 999, #rows)))
   end

@@ -1,7 +1,7 @@
 -- advance: does the work of a flow in slices: ends, resets or releases nodes. All open work is in the record, so
 -- another caller can continue after a crash.
 L.advance = {}
-local SLICE, EDGES, BUDGET = 50, 500, 250
+local SLICE, ROOTS, EDGES, BUDGET = 50, 100, 500, 250
 local ENDED = { completed = true, failed = true }
 
 -- Counts an open node whose job a Node worker has ended: that end stands. False for any other.
@@ -79,6 +79,16 @@ local function release_ready(flow, key, now)
   return redis.call('SCARD', key .. ':ready')
 end
 
+-- Releases a slice of the ordinary nodes without dependencies. Returns how many remain.
+local function release_roots(flow, key, now)
+  local roots = redis.call('LPOP', key .. ':roots', ROOTS)
+  for _, root in ipairs(roots or {}) do
+    local ref, name = root:match('^(.*)\n(.*)$')
+    L.release.root(flow, key, ref, name, now)
+  end
+  return roots and redis.call('LLEN', key .. ':roots') or 0
+end
+
 -- Does the first slice that is due: additions, the previous generation, a cancel, a retry, then all else. Returns how
 -- much remains.
 local function work(flow, key, now)
@@ -94,7 +104,8 @@ local function work(flow, key, now)
   elseif marks[3] then
     return L.rerun.slice(flow, key, marks[3], now)
   end
-  local unnotified, unready = L.dependents.continue(flow, key, now), release_ready(flow, key, now)
+  local unnotified = L.dependents.continue(flow, key, now)
+  local unready = release_roots(flow, key, now) + release_ready(flow, key, now)
   return unnotified + unready + end_blocked(flow.home, flow.id, key, now)
 end
 

@@ -176,7 +176,7 @@ function L.arrays.end_if_done(x, a)
     return false
   end
   local key = a.prefix .. 'job:' .. a.id
-  if x.ended then L.settle.flush(x.ended, x.now) end
+  if x.listed then L.gathered.flush(x) end
   L.arrays.close(a.prefix, a.id, x.now)
   redis.call('HSET', key, 'progress', summary(a))
   if has_too_many or (a.max_failed < 0 and a.failed > 0) then

@@ -7,7 +7,8 @@ local ENDED = { completed = true, failed = true }
 -- Whether the flow has no open work in its record. Nodes that are being notified, released or added are not blocked.
 function L.blocked.is_at_rest(flow, key, now)
   local marks = redis.call('HMGET', key, 'cancel', 'retry', 'after')
-  local tables = redis.call('EXISTS', key .. ':notifying', key .. ':ready', key .. ':blocked', key .. ':growing')
+  local tables = redis.call('EXISTS', key .. ':notifying', key .. ':ready', key .. ':roots', key .. ':blocked',
+    key .. ':growing')
   if marks[1] or marks[2] or marks[3] or tables > 0 then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
     return false

@@ -43,7 +43,7 @@ local function write(s, node, now)
   if node.row == '' then
     L.stage.write_edges(node)
   else
-    L.stage.write_job(node, s.home, s.header.id, now, 'gmo:grown', s.header.growth)
+    s.model = L.stage.write_job(node, s.model, s.home, s.header.id, now, 'gmo:grown', s.header.growth)
     redis.call('HINCRBY', s.table .. ':meta', 'new:' .. s.header.batch, 1)
   end
   redis.call('HSET', s.table, node.name, s.header.batch .. '\n' .. node.row .. '\n' .. node.ref)

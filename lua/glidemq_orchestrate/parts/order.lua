@@ -13,6 +13,13 @@ function L.order.split(entry)
   return entry:match('^([^\n]*)\n(.*)$')
 end
 
+-- Appends entries to a list, a thousand in a command.
+function L.order.push(key, entries)
+  for first = 1, #entries, 1000 do
+    redis.call('RPUSH', key, unpack(entries, first, math.min(first + 999, #entries)))
+  end
+end
+
 -- Appends nodes; of a node that comes in pieces only the last piece counts.
 function L.order.add(key, nodes)
   local entries = {}
@@ -21,9 +28,7 @@ function L.order.add(key, nodes)
       entries[#entries + 1] = L.order.entry(node.name, node.ref)
     end
   end
-  for first = 1, #entries, 1000 do
-    redis.call('RPUSH', key .. ':order', unpack(entries, first, math.min(first + 999, #entries)))
-  end
+  L.order.push(key .. ':order', entries)
 end
 
 -- Writes the list of a flow that was staged by a version without it, in one step of any length, and returns its length;

@@ -42,16 +42,6 @@ local function read(x, o)
   return job
 end
 
--- Removes the entry, together with those of the other outcomes of the call, or frees the slot of a job from a list.
-local function release_entry(x, o)
-  if o.entry_id == '' then
-    L.list_active.release(x.prefix .. 'list-active')
-    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
-  else
-    x.entries[#x.entries + 1] = o.entry_id
-  end
-end
-
 -- Records that the messages of this attempt are accepted: how many, which attempt, and the job with their stream.
 local function accept_messages(x, o, job)
   if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then
@@ -63,9 +53,13 @@ end
 local function done(x, o, job)
   local mode, count, age = L.keeping.of_outcome(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
-  release_entry(x, o)
+  L.gathered.release(x, o)
   redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
-  redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
+  if mode == '0' and o.kind == 'done' and not job.element_of then
+    L.gathered.list(x, o.job_id)
+  else
+    redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
+  end
   L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(x.prefix, job, x.now)
   if o.kind == 'skip' then
@@ -92,7 +86,7 @@ local function done(x, o, job)
   else
     -- the supervisor notifies the dependents of a skipped portable node
     if o.kind == 'done' or not L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts')) then
-      x.spent = x.spent + L.parents.notify_all(x.prefix, o.job_id)
+      x.spent = x.spent + (x.no_parents and 0 or L.parents.notify_all(x.prefix, o.job_id))
     end
     L.keeping.apply(x.prefix, 'completed', o.job_id, mode, count, age, x.now)
   end
@@ -183,13 +177,13 @@ function L.outcome.accept(x, o)
   elseif job.array then
     return L.elements.accept(x, o, job.array)
   elseif job.element_of then
-    L.settle.flush(x.ended, x.now)
+    L.gathered.flush(x)
     L.element_jobs.read_line(o)
   elseif o.kind == 'elements' then
     L.appending.accept(x, o, job)
   end
   if job.flow and o.kind ~= 'done' then
-    L.settle.flush(x.ended, x.now)
+    L.gathered.flush(x)
   elseif job.flow then
     job.flow.dependents = redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id)
     x.spent = x.spent + math.min(job.flow.dependents, FLOW_FAILURE)

@@ -9,6 +9,8 @@
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
+--   <home>gmo:flow:<id>:roots     list of "<ref>\n<job name>": the same, at the start of the flow, for ordinary nodes
+--                                 without dependencies
 --   <home>gmo:flow:<id>:failed    set of refs: nodes that a retry reruns: failed, or skipped because of others
 --   <home>gmo:flow:<id>:again, :giving   sets: see rerun.lua
 --   <home>gmo:flow:<id>:blocked   set of "<ref>\n<failed or skipped>\n<outcome>\n<cause>": nodes to be ended as failed

@@ -83,6 +83,22 @@ function L.release.node(flow, ref, now, v)
   end
 end
 
+-- The same for an ordinary node without dependencies, in fewer steps; any other, also one that was changed since it was
+-- staged, goes the usual way.
+function L.release.root(flow, key, ref, name, now)
+  local prefix, job_id = L.record.split(ref)
+  local job_key = prefix .. 'job:' .. job_id
+  local v = redis.call('HMGET', job_key, 'state', 'delay', 'priority')
+  if v[1] == 'waiting-children' and v[2] == '0' and v[3] == '0' then
+    redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', L.stream.append(prefix .. 'stream', job_id, name))
+    return
+  end
+  local may_run, fields = L.rules.decide(key, ref)
+  if may_run then
+    L.release.node(flow, ref, now, fields)
+  end
+end
+
 -- Notifies a dependent of the end of the job `ref`, and releases it if it may run; if the notice `holds`, only after
 -- all nodes have their assigned ends. Returns true when gmo_advance_flow must end it.
 function L.release.notify(flow, key, ref, dependent, notice, now)

@@ -3,7 +3,7 @@
 -- started are removed completely, and so are nodes that were staged by attempts that did not complete.
 L.retain = {}
 local SLICE, LATER = 50, 3600 * 1000
-local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'again', 'giving', 'staying', 'passed', 'blocked', 'notifying', 'growing', 'carried', 'owners' }
+local TABLES = { 'nodes', 'order', 'open', 'ready', 'roots', 'failed', 'again', 'giving', 'staying', 'passed', 'blocked', 'notifying', 'growing', 'carried', 'owners' }
 
 -- An error reply when there is no flow, only its tombstone, or another generation has begun; else nil.
 function L.retain.refusal(key, flow_id)

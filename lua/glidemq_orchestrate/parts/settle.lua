@@ -32,7 +32,7 @@ local function close(home, flow, key, now)
     redis.call('HSET', key, 'reason', reason_of_any(key))
   end
   redis.call('HSET', key, 'state', state, 'finished_at', now)
-  redis.call('UNLINK', key .. ':ready', key .. ':blocked')
+  redis.call('UNLINK', key .. ':ready', key .. ':roots', key .. ':blocked')
   redis.call('SREM', home .. 'gmo:todo', flow)
   L.due.ended(home, flow)
   L.owners.ended(home, flow)

@@ -13,27 +13,37 @@ function L.stage.place(row)
   return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
--- Reads a list, its length first, from args[at] on; returns where the next words are.
-local function read_list(args, at, list)
-  local count = tonumber(args[at])
-  for i = 1, count do
+-- Reads a list, its length first, from args[at] on; returns it and where the next words are.
+local function read_list(args, at)
+  local count = args[at]
+  if count == '0' then
+    return {}, at + 1
+  elseif count == '1' then
+    return { args[at + 1] }, at + 2
+  end
+  local list = {}
+  for i = 1, tonumber(count) do
     list[i] = args[at + i]
   end
-  return at + count + 1
+  return list, at + #list + 1
 end
 
 -- Reads the nodes from args[at] on; their queue numbers count from keys[first_queue]. Raises GMO_BAD_CALL for a rule of
 -- a newer client, before anything is written.
 function L.stage.read_nodes(keys, first_queue, args, at)
-  local nodes = {}
+  local nodes, prefixes = {}, {}
   while args[at] do
-    local prefix = keys[first_queue - 1 + tonumber(args[at])]:sub(1, -3)
+    local prefix = prefixes[args[at]] or keys[first_queue - 1 + tonumber(args[at])]:sub(1, -3)
+    prefixes[args[at]] = prefix
     local node = { prefix = prefix, id = args[at + 1], name = args[at + 2], job = args[at + 3], data = args[at + 4],
       opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
-      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], after = {}, dependents = {} }
-    node.ref = prefix .. (L.stage.is_carried(node) and node.data or node.id)
-    if node.more ~= '' then L.rules.check(node) end
-    at = read_list(args, read_list(args, at + NODE_FIELDS, node.after), node.dependents)
+      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], ref = prefix .. args[at + 1] }
+    if node.more ~= '' then
+      L.rules.check(node)
+      node.ref = L.stage.is_carried(node) and prefix .. node.data or node.ref
+    end
+    node.after, at = read_list(args, at + NODE_FIELDS)
+    node.dependents, at = read_list(args, at)
     nodes[#nodes + 1] = node
   end
   return nodes
@@ -51,6 +61,10 @@ end
 
 -- Adds members to a set, a thousand in a command.
 local function add_all(key, members)
+  if #members == 1 then
+    redis.call('SADD', key, members[1])
+    return
+  end
   for first = 1, #members, 1000 do
     redis.call('SADD', key, unpack(members, first, math.min(first + 999, #members)))
   end
@@ -80,23 +94,44 @@ local function write_more(job_key, node)
   end
 end
 
--- Writes the job of a node with its edges, but not the tables. Extra pairs for the hash may follow.
-function L.stage.write_job(node, home, flow_id, now, ...)
-  local job_key = node.prefix .. 'job:' .. node.id
-  local more = { ... }
-  if node.parent_ids ~= '' then
-    more[#more + 1], more[#more + 2] = 'parentIds', node.parent_ids
-    more[#more + 1], more[#more + 2] = 'parentQueues', node.parent_queues
+-- Writes the hash of a node's job. `model`: a node of the same call, whose hash may be copied, or nil. Returns the node
+-- if its hash has no uncommon fields yet, so that it may be the next model, else nil. Extra pairs may follow.
+local function write_hash(job_key, node, model, home, flow_id, now, ...)
+  local is_alike = model and model.prefix == node.prefix and model.job == node.job and model.opts == node.opts
+    and model.delay == node.delay and model.attempts == node.attempts
+    and (model.parent_ids == '') == (node.parent_ids == '')
+  if is_alike and L.copies.of(model.prefix .. 'job:' .. model.id, job_key, model.data) then
+    if node.parent_ids == '' then
+      redis.call('HSET', job_key, 'id', node.id, 'gmo:node', node.name, 'data', node.data)
+    else
+      redis.call('HSET', job_key, 'id', node.id, 'gmo:node', node.name, 'data', node.data, 'parentIds',
+        node.parent_ids, 'parentQueues', node.parent_queues)
+    end
+  else
+    local more = { ... }
+    if node.parent_ids ~= '' then
+      more[#more + 1], more[#more + 2] = 'parentIds', node.parent_ids
+      more[#more + 1], more[#more + 2] = 'parentQueues', node.parent_queues
+    end
+    redis.call('HSET', job_key, 'id', node.id, 'name', node.job, 'data', node.data, 'opts', node.opts,
+      'timestamp', now, 'attemptsMade', '0', 'delay', node.delay, 'priority', '0', 'maxAttempts', node.attempts,
+      'state', 'waiting-children', 'gmo:flow', flow_id, 'gmo:home', home, 'gmo:node', node.name, unpack(more))
   end
-  redis.call('HSET', job_key, 'id', node.id, 'name', node.job, 'data', node.data, 'opts', node.opts,
-    'timestamp', now, 'attemptsMade', '0', 'delay', node.delay, 'priority', '0', 'maxAttempts', node.attempts,
-    'state', 'waiting-children', 'gmo:flow', flow_id, 'gmo:home', home, 'gmo:node', node.name, unpack(more))
+  return node.more == '' and node or nil
+end
+
+-- Writes the job of a node with its edges, but not the tables. `model`: see `write_hash`, also for what it returns.
+-- Extra pairs for the hash may follow; a node and its model have the same.
+function L.stage.write_job(node, model, home, flow_id, now, ...)
+  local job_key = node.prefix .. 'job:' .. node.id
+  local next_model = write_hash(job_key, node, model, home, flow_id, now, ...) or model
   L.tags.adopt(node.prefix, node.id, node.opts, now)
   L.stage.write_edges(node)
   if node.more ~= '' then
     write_more(job_key, node)
   end
   L.events.emit(node.prefix .. 'events', 'added', node.id, 'name', node.job)
+  return next_model
 end
 
 -- Whether any of the keys exists.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from glidemq_orchestrate import NewJob
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.events import Event, EventFilter, EventKind
@@ -141,3 +142,15 @@ def test_events_that_hold_garbage_are_shown_and_read_past(clients: Clients, redi
     assert (events[2].delay, events[3].failed_reason) == (None, "\ufffd")
     assert events[3].at == datetime.max.replace(tzinfo=UTC)
     assert reader.read() == []
+
+
+def test_the_log_of_a_busy_queue_stays_short(clients: Clients, redis_client: Any) -> None:
+    """One event in 32 trims it, by whole pages of a hundred. Other queues in between change nothing."""
+    queues = [clients.queue(name) for name in ("etl", "other")]
+    for queue in queues:
+        queue.add_many([NewJob("work", n) for n in range(4_000)])
+    for _ in range(40):
+        for queue in queues:
+            queue.add("work")
+    assert 1_000 <= redis_client.xlen(EVENTS) < 1_150
+    assert 1_000 <= redis_client.xlen("glide:{other}:events") < 1_150

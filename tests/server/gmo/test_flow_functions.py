@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowSpec, Rule
+from glidemq_orchestrate import FlowNode, FlowSpec, Rule
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
@@ -40,6 +40,11 @@ STREAM = "glide:{etl}:stream"
 def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
     options_ = JobOptions(job_id=job_id, **options)
     return str(bench.call(add_job_call(ETL, "work", "1", options_, bench.now)))
+
+
+def released(bench: Bench) -> int:
+    """How many nodes are in the stream, or in the schedule, where those with a priority go first."""
+    return int(bench.client.xlen(STREAM) + bench.client.zcard("glide:{etl}:scheduled"))
 
 
 class TestVersion:
@@ -84,6 +89,47 @@ class TestStaging:
         assert bench.events() == [("added", "f~a")]
         assert bench.events("spark") == [("added", "f~b")]
         assert bench.client.xlen(STREAM) == 0
+
+    def test_a_node_like_another_one_has_the_same_fields(self, bench: Bench, node: Any) -> None:
+        """Its hash begins as a copy: each of these differs from the one before it in other ways."""
+        kinds: list[FlowNode] = [
+            node("a0"),
+            node("a1"),
+            replace(node("a2"), data="x" * 5_000),
+            replace(node("a3"), data=None),
+            node("a4", attempts=3),
+            node("a5", attempts=3),
+            replace(node("a6"), rule=Rule.ALL_DONE, after=("a5",)),
+            node("a7", "a5"),
+            node("a8", "a5", queue="spark"),
+            node("a9", "a5", queue="spark"),
+            node("end", "a0", "a7", "a9"),
+        ]
+        bench.call(bench.stage(*kinds))
+        together = {one.name: bench.job(f"f~{one.name}", one.queue) for one in kinds}
+        bench.client.flushdb()
+        bench.client.execute_command("ACL", "SETUSER", "default", "-copy")
+        try:
+            bench.call(bench.stage(*kinds))
+        finally:
+            bench.client.execute_command("ACL", "SETUSER", "default", "+copy")
+        assert {one.name: bench.job(f"f~{one.name}", one.queue) for one in kinds} == together
+        assert together["a2"]["data"] == f'"{"x" * 5_000}"'
+        assert "parentIds" not in together["a1"]
+        assert "parentIds" in together["a0"]
+
+    def test_a_node_that_was_changed_since_it_was_staged_starts_as_it_is(
+        self, bench: Bench, node: Any
+    ) -> None:
+        nodes = node("a"), node("b"), node("c")
+        bench.call(bench.stage(*nodes))
+        assert bench.client.llen("glide:{etl}:gmo:flow:f:roots") == 3
+        bench.client.hset("glide:{etl}:job:f~a", "delay", "5000")
+        bench.client.delete("glide:{etl}:job:f~b")
+        bench.call(start_flow(ETL, "f", bench.digest(*nodes), bench.now))
+        assert bench.job("f~a")["state"] == "delayed"
+        assert [fields["jobId"] for _, fields in bench.client.xrange(STREAM)] == ["f~c"]
+        assert bench.client.exists("glide:{etl}:gmo:flow:f:roots", "glide:{etl}:job:f~b") == 0
 
     def test_a_repeat_changes_nothing(self, bench: Bench, node: Any) -> None:
         call = bench.stage(node("a"), node("b", "a"))
@@ -177,15 +223,16 @@ class TestDiscarding:
 
 
 class TestAdvancing:
-    def test_it_works_in_slices(self, bench: Bench, node: Any) -> None:
-        bench.call(bench.stage(*(node(f"n{n}") for n in range(250))))
-        digest = bench.digest(*(node(f"n{n}") for n in range(250)))
-        bench.call(start_flow(ETL, "f", digest, bench.now))
-        assert bench.client.xlen(STREAM) == 50
+    @pytest.mark.parametrize(("priority", "size"), [(0, 100), (1, 50)], ids=["ordinary", "placed"])
+    def test_it_works_in_slices(self, bench: Bench, node: Any, priority: int, size: int) -> None:
+        nodes = [node(f"n{n}", priority=priority) for n in range(5 * size)]
+        bench.call(bench.stage(*nodes))
+        bench.call(start_flow(ETL, "f", bench.digest(*nodes), bench.now))
+        assert released(bench) == size
         assert bench.call(unsettled_flows(ETL, 10)) == ["f"]
         lefts = [bench.call(advance_flow(ETL, "f", bench.now)) for _ in range(5)]
-        assert lefts == [150, 100, 50, 0, 0]
-        assert bench.client.xlen(STREAM) == 250
+        assert lefts == [3 * size, 2 * size, size, 0, 0]
+        assert released(bench) == 5 * size
         assert bench.call(unsettled_flows(ETL, 10)) == []
         assert bench.unchanged(advance_flow(ETL, "f", bench.now)) == 0
 

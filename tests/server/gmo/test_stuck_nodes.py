@@ -91,7 +91,7 @@ def test_a_root_that_was_forgotten_runs(bench: Bench, node: Any) -> None:
     nodes = [node(f"n{n}") for n in range(MANY)]
     bench.call(bench.stage(*nodes))
     bench.call(start_flow(ETL, "f", bench.digest(*nodes), bench.now))
-    lose(bench, "ready")
+    lose(bench, "roots")
     lap(bench)
     assert bench.client.xlen(STREAM) == MANY
 

@@ -217,10 +217,15 @@ class TestAddMany:
         assert together[:2] + together[6:8] == ["1", "2", "own", "50"]
         assert found == without_entry_ids(dump())
 
+    @pytest.mark.parametrize("right", ["+copy", "-copy"])
     def test_three_hundred_plain_jobs_leave_what_adding_one_by_one_leaves(
-        self, url: str, dump: Dump, redis_client: Any
+        self, url: str, dump: Dump, redis_client: Any, right: str, request: pytest.FixtureRequest
     ) -> None:
+        """Also if the user may not copy keys, as one of an older version, and if some have much data."""
+        request.addfinalizer(lambda: redis_client.execute_command("ACL", "SETUSER", "default", "+copy"))
+        redis_client.execute_command("ACL", "SETUSER", "default", right)
         jobs = [NewJob("work", n) for n in range(300)]
+        jobs[7], jobs[200] = NewJob("work", "x" * 5_000), NewJob("work")
         with Queue("etl", url, clock=Still()) as queue:
             assert queue.add_many(jobs) == [str(n) for n in range(1, 301)]
             found = without_entry_ids(dump())

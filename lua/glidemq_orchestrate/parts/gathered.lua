@@ -1,0 +1,34 @@
+-- gathered: what the outcomes of a call do together, in few commands: entries to remove, completed jobs to list, and the
+-- counts of flows. Part of gmo_finish_and_fetch.
+L.gathered = {}
+
+-- Lists a completed job that stays until something else removes it.
+function L.gathered.list(x, job_id)
+  x.listed[#x.listed + 1], x.listed[#x.listed + 2] = x.now_text, job_id
+end
+
+-- Does all of it but for the entries. Call it before anything that reads or changes the ends of jobs and nodes.
+function L.gathered.flush(x)
+  for first = 1, #x.listed, 1000 do
+    redis.call('ZADD', x.prefix .. 'completed', unpack(x.listed, first, math.min(first + 999, #x.listed)))
+  end
+  x.listed = {}
+  L.settle.flush(x.ended, x.now)
+end
+
+-- Removes the entry of a job that has ended, or frees its slot if it is from a list.
+function L.gathered.release(x, o)
+  if o.entry_id == '' then
+    L.list_active.release(x.prefix .. 'list-active')
+    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
+  else
+    x.entries[#x.entries + 1] = o.entry_id
+  end
+end
+
+function L.gathered.remove_entries(x)
+  if #x.entries > 0 then
+    redis.call('XACK', x.stream, x.group, unpack(x.entries))
+    redis.call('XDEL', x.stream, unpack(x.entries))
+  end
+end
