@@ -23,6 +23,7 @@ from glidemq_orchestrate.io.delivery import (
     put_back,
     sort_out,
     tries,
+    work_ahead,
 )
 from glidemq_orchestrate.io.topology import (
     DOUBT_SECONDS,
@@ -212,6 +213,7 @@ class AsyncDriver:
         try:
             async with asyncio.timeout(limit):
                 await connection.send_packed_command(pieces(parcel.calls))
+                work_ahead(parcel.calls)
                 for _ in parcel.calls:
                     replies.append(await self._reply(connection))
         except BusyLoadingError as exc:

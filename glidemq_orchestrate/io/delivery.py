@@ -34,6 +34,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.io.slots import is_for_all
 from glidemq_orchestrate.wire.call import Call, Op, Word
 from glidemq_orchestrate.wire.replies import MOVING, is_moving
+from glidemq_orchestrate.wire.trips import Leading
 
 Recover: TypeAlias = Callable[[Sequence[Call[Any]], list[Any]], Op[list[Any]]]
 """Takes calls and their replies, of which some report a missing library; returns the replies to use."""
@@ -93,6 +94,13 @@ def pieces(calls: Sequence[Call[Any]]) -> list[bytes]:
             small.append(command)
             size += len(command)
     return [*found, b"".join(small)] if small else found
+
+
+def work_ahead(calls: Sequence[Call[Any]]) -> None:
+    """Encode what comes after calls that were just sent. What cannot be sent is found again in its turn."""
+    for call in calls:
+        if isinstance(call, Leading):
+            sort_out(call.following())
 
 
 def _encoded(word: Word) -> bytes:

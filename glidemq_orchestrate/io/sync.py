@@ -26,6 +26,7 @@ from glidemq_orchestrate.io.delivery import (
     put_back,
     sort_out,
     tries,
+    work_ahead,
 )
 from glidemq_orchestrate.io.topology import (
     DOUBT_SECONDS,
@@ -176,6 +177,7 @@ class SyncDriver:
         replies: Replies = []
         try:
             connection.send_packed_command(pieces(parcel.calls))  # type: ignore[no-untyped-call]
+            work_ahead(parcel.calls)
             for call in parcel.calls:  # the replies before an error count
                 if self._topology.can_check_replacement(parcel):
                     self._await_reply(connection, parcel, call)

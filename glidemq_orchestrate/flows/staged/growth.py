@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import (
@@ -31,7 +30,6 @@ from glidemq_orchestrate.flows.placement import beside
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.flows.staged.submit import (
-    CALLS_PER_TRIP,
     GROWTH_NODES,
     MAX_STAGINGS,
     JobNames,
@@ -48,6 +46,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function, parts
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, slot_of
+from glidemq_orchestrate.wire.trips import Trips
 
 MAX_BEFORE: Final = 100
 _RANK_STEP: Final = 1e-6
@@ -315,7 +314,7 @@ def add_nodes(
     stagings = 0
     while True:
         calls = grow(ref.home, attempt, placed, known, clock.now_ms())
-        words, refused = yield from _send(list(calls))
+        words, refused = yield from _send(calls)
         if 0 in words:
             continue  # leftovers of an earlier attempt are being removed, a slice per call
         stagings += 1
@@ -340,7 +339,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
     yield from link_queues(ref.home, (node.queue for node in placed.nodes))
     for stagings in range(1, MAX_STAGINGS + 1):
         calls = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())
-        states, refused = yield from _send(list(calls))
+        states, refused = yield from _send(calls)
         if refused is None:
             yield from advance(ref, clock)
             return states[-1]
@@ -379,9 +378,9 @@ def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, K
 
 def _send(calls: Iterable[Call[T]]) -> Op[tuple[list[T], GlideMQError | None]]:
     """Send all chunks; returns the replies and the first error."""
-    rest, accepted = iter(calls), []
+    trips, accepted = Trips(iter(calls)), []
     refused: GlideMQError | None = None
-    while refused is None and (trip := list(islice(rest, CALLS_PER_TRIP))):
+    while refused is None and (trip := trips.take()):
         for reply in (yield from ask_each(trip)):
             if isinstance(reply, GlideMQError):
                 refused = refused or reply

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, count, islice
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -34,8 +34,8 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, function
 from glidemq_orchestrate.wire.codec import compact_texts, texts
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
+from glidemq_orchestrate.wire.trips import Trips
 
-CALLS_PER_TRIP: Final = 256
 MAX_STAGINGS: Final = 3
 CHUNK_NODES: Final = 50
 GROWTH_NODES: Final = 25
@@ -47,6 +47,7 @@ MAX_LISTED: Final = 1_000
 CARRIED: Final = "="
 EDGES_KEPT: Final = "=="
 SLICE: Final = 50
+ROOTS: Final = 100
 MAX_SLICES: Final = 20
 
 
@@ -342,38 +343,42 @@ def _stage_once(
     """Returns the state, or the first error; all other calls stay in effect."""
     now_ms = clock.now_ms()
     names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=flow.carried)
-    stage: Iterator[Call[Any]] = chain(
-        stage_flow(ref.home, ref.flow_id, flow, chunks(flow.nodes), now_ms),
-        stage_items(ref.home, ref.flow_id, flow.nodes, names),
+    trips = Trips(
+        chain(
+            stage_flow(ref.home, ref.flow_id, flow, chunks(flow.nodes), now_ms),
+            stage_items(ref.home, ref.flow_id, flow.nodes, names),
+        )
     )
-    trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
-    # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
-    # waits until every call was accepted: a node with edges in several calls must not start if some of them
-    # were refused.
-    is_started = len(trip) == 1
-    if is_started:
-        trip += _starting(ref, flow, before, now_ms)
+    # The server refuses to start a flow without all its nodes, so the start may follow the last of them in
+    # the same trip. If a node is in several calls, it waits until each was accepted.
+    may_follow, is_started = all(map(_is_in_one_call, flow.nodes)), False
     # In a cluster the claim is in another slot; it is permanent by the time the next trip starts.
-    trip = [add_home(ref.home), *hold_claim(ref.home, ref.flow_id), *trip]
+    opening: list[Call[Any]] = [add_home(ref.home), *hold_claim(ref.home, ref.flow_id)]
     staged: Staged = (FlowState.STAGING, -1)
-    while trip and staged[0] is FlowState.STAGING:
-        for reply in (yield from ask_each(trip)):
+    while staged[0] is FlowState.STAGING and not is_started:
+        trip = trips.take()
+        if is_started := trips.is_over and (may_follow or not trip):
+            trip = [*trip, *_starting(ref, flow, before, clock.now_ms())]
+        for reply in (yield from ask_each([*opening, *trip])):
             if isinstance(reply, GlideMQError):
                 return reply
             if isinstance(reply, FlowState):
                 staged = (reply, -1)
             elif isinstance(reply, int):
                 staged = (staged[0], reply)
-        trip = list(islice(stage, CALLS_PER_TRIP))
-        if not trip and not is_started:
-            is_started, trip = True, _starting(ref, flow, before, clock.now_ms())
+        opening = []
     return staged
+
+
+def _is_in_one_call(node: CheckedNode) -> bool:
+    has_items = node.array is not None and bool(node.array.chunks)
+    return not has_items and len(node.after) + len(node.dependents) <= CHUNK_EDGES
 
 
 def _starting(ref: FlowRef, flow: CheckedFlow, before: Before | None, now_ms: int) -> list[Call[Any]]:
     """The calls that start a flow and release its nodes without dependencies, slice by slice."""
     roots = sum(1 for node in flow.nodes if not node.after)
-    slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
+    slices = min(max(roots - 1, 0) // ROOTS + 1, MAX_SLICES)
     start = start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
     if before is not None:
         start = begin_generation(ref.home, before, ref.flow_id, flow.digest, now_ms)

@@ -11,11 +11,11 @@ from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.home import expire_due
-from glidemq_orchestrate.flows.staged import submit as staged_submit
 from glidemq_orchestrate.flows.staged.submit import advance_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.option_values import Ordering, RateLimit, TokenBucket
+from glidemq_orchestrate.wire.trips import Trips
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -104,8 +104,8 @@ class TestOnTime:
     def test_a_deadline_counts_from_the_start_and_not_from_the_staging(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(staged_submit, "CALLS_PER_TRIP", 2)
-        nodes = [FlowNode(f"n{number}", queue="etl", job="work") for number in range(120)]
+        monkeypatch.setattr(Trips, "LONGEST", 2)
+        nodes = [FlowNode(f"n{number}", queue="etl", job="work") for number in range(220)]
         checked = check_flow(FlowSpec("n", nodes, deadline=SECOND))
         for _ in bench.hand.steps(submit_flow("glide", checked, "f", "attach", bench)):
             bench.now += 100

@@ -10,8 +10,9 @@ from glidemq_orchestrate import ArrayNode
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows import arrays
 from glidemq_orchestrate.flows.index import sweep
-from glidemq_orchestrate.flows.staged import growth, submit
+from glidemq_orchestrate.flows.staged import submit
 from glidemq_orchestrate.flows.staged.growth import add_nodes
+from glidemq_orchestrate.wire.trips import Trips
 from glidemq_orchestrate.worker.slices import read_items
 from tests.profile import sampled
 from tests.server.gmo.flow_runs import ETL, finish, leftovers, run_all, status
@@ -30,7 +31,7 @@ CALLS = 14
 def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "MAX_PER_CHUNK", 4)
     monkeypatch.setattr(submit, "CHUNK_WORDS", 2)
-    monkeypatch.setattr(growth, "CALLS_PER_TRIP", 2)
+    monkeypatch.setattr(Trips, "LONGEST", 2)
 
 
 def adding(bench: Bench, attempt: Attempt, items: list[str]) -> Op[None]:

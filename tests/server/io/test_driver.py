@@ -17,9 +17,12 @@ from glidemq_orchestrate.io.gathering import GatheringDriver
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Op, Word, ask, ask_all, ask_each, command
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command
+from glidemq_orchestrate.wire.trips import Trips
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.conftest import Eventually
     from tests.server.conftest import Hand
 
@@ -41,6 +44,30 @@ async def test_a_cancelled_call_is_cancelled_at_whatever_moment(url: str, kind: 
     assert cancelled > 100
     assert await driver.run(ask(PING)) == "PONG"
     await driver.aclose()
+
+
+def two_trips(seen: list[str]) -> Op[None]:
+    def calls() -> Iterator[Call[Any]]:
+        yield command("PING", decode=lambda _: seen.append("replied"))
+        yield from [PING] * 4
+        seen.append("encoding")
+        yield PING
+
+    trips = Trips(calls())
+    while trip := trips.take():
+        yield from ask_all(trip)
+
+
+async def test_the_next_trip_is_encoded_while_the_server_works(url: str) -> None:
+    seen: list[str] = []
+    blocking = SyncDriver(ConnectionSettings.resolve(url))
+    blocking.run(two_trips(seen))
+    blocking.close()
+    for kind in (AsyncDriver, GatheringDriver):
+        driver = kind(ConnectionSettings.resolve(url))
+        await driver.run(two_trips(seen))
+        await driver.aclose()
+    assert seen == ["encoding", "replied"] * 3
 
 
 @pytest.mark.parametrize("kind", [AsyncDriver, GatheringDriver])

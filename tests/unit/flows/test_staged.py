@@ -20,7 +20,7 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     WaitTimeout,
 )
-from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import STATUS_FIELDS
 from glidemq_orchestrate.flows.outcome import outcome
@@ -52,6 +52,12 @@ def spec(count: int, size: int = 1) -> FlowSpec:
     return FlowSpec("n", [FlowNode(f"n{n}", queue="etl", job="work", data="x" * size) for n in range(count)])
 
 
+def fan_in(width: int) -> CheckedFlow:
+    nodes = [FlowNode(f"n{n}", queue="etl", job="work") for n in range(width)]
+    nodes.append(FlowNode("all", queue="etl", job="work", after=[node.name for node in nodes]))
+    return check_flow(FlowSpec("n", nodes))
+
+
 HEAD = ["SADD", "SET", "PERSIST"]
 CLAIMED = [True, "etl", [None, None, None], []]
 
@@ -65,33 +71,44 @@ class TestSubmitting:
         assert transcript.names == [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
 
     def test_chunks_hold_fifty_nodes(self, scripted: Scripted, clock: ManualClock) -> None:
-        script = [[1, 1, 1, *["staging"] * 5], ["running", *[9] * 5], 1, 0]
+        script = [[1, 1, 1, *["staging"] * 4], ["staging", "running", *[9] * 3], 1, 0]
         transcript = scripted(self.submit(clock, 250), script)
         staged = [*HEAD, *["gmo_stage_flow"] * 5]
-        assert transcript.names == [*staged, "gmo_start_flow", *["gmo_advance_flow"] * 7]
+        assert transcript.names == [*staged, "gmo_start_flow", *["gmo_advance_flow"] * 5]
 
     def test_chunks_hold_a_mebibyte(self, scripted: Scripted, clock: ManualClock) -> None:
-        transcript = scripted(self.submit(clock, 3, 600_000), [[1, 1, 1, *["staging"] * 3], ["running", 0]])
+        transcript = scripted(self.submit(clock, 3, 600_000), [[1, 1, 1, *["staging"] * 3, "running", 0]])
         assert transcript.names.count("gmo_stage_flow") == 3
 
-    def test_a_trip_holds_256_calls(self, scripted: Scripted, clock: ManualClock) -> None:
-        script = [[1, 1, 1, *["staging"] * 256], ["staging"] * 44, ["running", *[0] * 20]]
+    def test_a_trip_holds_32_calls(self, scripted: Scripted, clock: ManualClock) -> None:
+        longer = [["staging"] * 16, *[["staging"] * 32] * 8]
+        script = [[1, 1, 1, *["staging"] * 4], *longer, [*["staging"] * 24, "running", *[0] * 20]]
         transcript = scripted(self.submit(clock, 15_000), script)
-        trips = [len(request.calls) for request in transcript.requests[:2] if isinstance(request, Batch)]
-        assert trips == [259, 44]
+        trips = [len(request.calls) for request in transcript.requests if isinstance(request, Batch)]
+        assert trips == [7, 16, *[32] * 8, 45]
 
-    def test_the_start_waits_until_every_chunk_was_accepted(
+    def test_the_start_of_a_node_in_several_calls_waits_until_each_was_accepted(
         self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
         transcript = make_transcript()
+        refused = [1, 1, 1, "staging", "staging", ServerBusy("OOM"), "staging"]
         with pytest.raises(ServerBusy):
-            scripted(self.submit(clock, 100), [[1, 1, 1, ServerBusy("OOM"), "staging"], 0], transcript)
-        assert transcript.names == [*HEAD, "gmo_stage_flow", "gmo_stage_flow", "gmo_discard_flow"]
+            scripted(submitting.submit(REF, fan_in(1_010), "attach", clock), [refused, 0], transcript)
+        assert "gmo_start_flow" not in transcript.names
+
+    def test_the_start_is_refused_with_the_chunk_before_it(
+        self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
+    ) -> None:
+        transcript = make_transcript()
+        refused = [1, 1, 1, ServerBusy("OOM"), "staging", FlowIncomplete("x"), 0]
+        with pytest.raises(ServerBusy):
+            scripted(self.submit(clock, 100), [refused, 0], transcript)
+        assert transcript.names[5:] == ["gmo_start_flow", "gmo_advance_flow", "gmo_discard_flow"]
 
     def test_nothing_more_is_sent_of_a_flow_that_is_there(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        transcript = scripted(self.submit(clock, 15_000), [[1, 1, 1, *["completed"] * 256]])
+        transcript = scripted(self.submit(clock, 15_000), [[1, 1, 1, *["completed"] * 4]])
         assert len(transcript.requests) == 1
 
     def test_nodes_that_a_sweep_took_are_staged_again(self, scripted: Scripted, clock: ManualClock) -> None:
@@ -107,25 +124,23 @@ class TestSubmitting:
             scripted(self.submit(clock), [swept, CLAIMED, swept, CLAIMED, swept, 0])
 
     def test_a_node_with_many_edges_travels_in_pieces(self, scripted: Scripted, clock: ManualClock) -> None:
-        nodes = [FlowNode(f"n{n}", queue="etl", job="work") for n in range(2500)]
-        nodes.append(FlowNode("all", queue="etl", job="work", after=[node.name for node in nodes]))
-        checked = check_flow(FlowSpec("n", nodes))
-        script = [[1, 1, 1, *["staging"] * 53], ["running", *[0] * 20]]
-        transcript = scripted(submitting.submit(REF, checked, "attach", clock), script)
+        longer = [["staging"] * 16, ["staging"] * 32, ["staging"]]
+        script = [[1, 1, 1, *["staging"] * 4], *longer, ["running", *[0] * 20]]
+        transcript = scripted(submitting.submit(REF, fan_in(2_500), "attach", clock), script)
         assert transcript.names.count("gmo_stage_flow") == 53
 
     def test_a_refused_chunk_is_reported_after_everything_staged_is_discarded(
         self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
         script: list[Any] = [
-            [1, 1, 1, "staging", FlowConflict("job exists")],
+            [1, 1, 1, "staging", FlowConflict("job exists"), FlowIncomplete("x"), 0],
             7,
             0,
         ]
         transcript = make_transcript()
         with pytest.raises(FlowConflict, match="job exists"):
             scripted(self.submit(clock, 100), script, transcript)
-        assert transcript.names[5:] == ["gmo_discard_flow"] * 2
+        assert transcript.names[7:] == ["gmo_discard_flow"] * 2
 
     def test_a_refusal_stands_even_when_the_server_is_down_for_the_discard(
         self, scripted: Scripted, clock: ManualClock

@@ -10,6 +10,7 @@ import pytest
 from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.flows import arrays
 from glidemq_orchestrate.flows.staged import submit
+from glidemq_orchestrate.wire.trips import Trips
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ SPEC = FlowSpec("f", [FlowNode("first"), ArrayNode("a", over=ITEMS, after=["firs
 def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "MAX_PER_CHUNK", 4)
     monkeypatch.setattr(submit, "CHUNK_WORDS", 2)
-    monkeypatch.setattr(submit, "CALLS_PER_TRIP", 2)
+    monkeypatch.setattr(Trips, "LONGEST", 2)
 
 
 def submission(flows: FlowProducer, flow_id: str) -> Op[Any]:
