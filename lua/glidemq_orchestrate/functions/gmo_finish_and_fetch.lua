@@ -116,6 +116,9 @@ local function accept(x, args)
   end
   L.gathered.flush(x)
   L.gathered.remove_entries(x)
+  for i, verdict in ipairs(x.unlisted and verdicts or {}) do
+    verdicts[i] = L.gathered.verdict(x, args[10 + (i - 1) * L.outcome.WORDS], verdict)
+  end
   if x.completed > 0 then
     L.metrics.record(x.prefix .. 'metrics:completed', x.now, x.took, x.completed)
   end

@@ -7,13 +7,31 @@ function L.gathered.list(x, job_id)
   x.listed[#x.listed + 1], x.listed[#x.listed + 2] = x.now_text, job_id
 end
 
+-- Remembers for the verdicts that jobs could not be listed: a list with a broken key must not harm other outcomes.
+local function note_broken(x, listed, err)
+  x.unlisted = x.unlisted or {}
+  for i = 2, #listed, 2 do
+    x.unlisted[listed[i]] = 'error ' .. err
+  end
+end
+
 -- Does all of it but for the entries. Call it before anything that reads or changes the ends of jobs and nodes.
 function L.gathered.flush(x)
-  for first = 1, #x.listed, 1000 do
-    redis.call('ZADD', x.prefix .. 'completed', unpack(x.listed, first, math.min(first + 999, #x.listed)))
-  end
+  local listed = x.listed
   x.listed = {}
+  for first = 1, #listed, 1000 do
+    local last = math.min(first + 999, #listed)
+    local reply = redis.pcall('ZADD', x.prefix .. 'completed', unpack(listed, first, last))
+    if type(reply) == 'table' then
+      note_broken(x, listed, reply.err)
+    end
+  end
   L.settle.flush(x.ended, x.now)
+end
+
+-- The verdict on an outcome that was accepted, unless its job could not be listed.
+function L.gathered.verdict(x, job_id, verdict)
+  return verdict == 'ok' and x.unlisted and x.unlisted[job_id] or verdict
 end
 
 -- Removes the entry of a job that has ended, or frees its slot if it is from a list.

@@ -413,3 +413,16 @@ class TestInputs:
             *(done(a, '"' + "x" * (300_000 if a.node == "large" else 1) + '"') for a in begun), wanted=9
         )
         assert {attempt.node: attempt.inputs for attempt in answer.fetched} == {"join": None, "one": None}
+
+
+def test_a_broken_list_of_completed_jobs_harms_no_other_outcome(bench: Bench, worker: Worker) -> None:
+    ids = [add(bench) for _ in range(4)]
+    attempts = worker(wanted=4).fetched
+    bench.client.set(P + "completed", "no such thing")
+    first, second, third, fourth = attempts
+    kept = Outcome(third, Kind.DONE, "1", "count 1 0")
+    verdicts = worker(done(first), fail(second), kept, done(fourth)).verdicts
+    assert verdicts[1] == "failed"
+    assert all(verdicts[n].startswith("error ") for n in (0, 2, 3))
+    assert bench.pending() == 0
+    assert [bench.job(job_id)["state"] for job_id in ids] == ["completed", "failed", "completed", "completed"]
