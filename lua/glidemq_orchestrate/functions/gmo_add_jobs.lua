@@ -38,22 +38,31 @@ local function read_runs(args, now)
   return now and runs or nil
 end
 
+-- Writes the hash of a job. `model`: key and length of the data of one of its run that may be copied, if any yet.
+local function write_hash(run, count, model)
+  local key = run.prefix .. 'job:' .. run.id
+  if model.key and L.copies.of(model.key, key, model.length, #run.data) then
+    redis.call('HSET', key, 'id', run.id, 'data', run.data)
+    return
+  end
+  -- The copies of one with a late write would have that too.
+  if count > 1 and redis.call('EXISTS', key) == 0 then
+    model.key, model.length = key, #run.data
+  end
+  L.jobs.write(run)
+end
+
 -- Adds the jobs of a run and returns the id of the first.
 local function add_run(prefix, args, run)
   local count, events = run.last - run.first + 1, prefix .. 'events'
   local last_id = run.custom_id == '' and redis.call('INCRBY', prefix .. 'id', count)
   local tags, tagged = L.tags.of_options(run.opts), {}
-  local model = last_id and prefix .. 'job:' .. L.numbers.fresh_text(last_id - count + 1)
+  local model = {}
   run.prefix, run.skip_tags = prefix, true
   for i = 1, count do
     run.id = last_id and L.numbers.fresh_text(last_id - count + i) or run.custom_id
     run.data = args[run.first + i - 1]
-    local key = prefix .. 'job:' .. run.id
-    if i > 1 and L.copies.of(model, key, args[run.first]) then
-      redis.call('HSET', key, 'id', run.id, 'data', run.data)
-    else
-      L.jobs.write(run)
-    end
+    write_hash(run, count, model)
     L.jobs.route(run)
     L.events.emit(events, 'added', run.id, 'name', run.name)
     if tags then tagged[i] = run.id end

@@ -94,13 +94,18 @@ local function write_more(job_key, node)
   end
 end
 
+-- The length of the longest value in which the hash of a node may differ from that of its model.
+local function longest(node)
+  return math.max(#node.data, #node.parent_ids, #node.parent_queues, #node.name)
+end
+
 -- Writes the hash of a node's job. `model`: a node of the same call, whose hash may be copied, or nil. Returns the node
 -- if its hash has no uncommon fields yet, so that it may be the next model, else nil. Extra pairs may follow.
 local function write_hash(job_key, node, model, home, flow_id, now, ...)
   local is_alike = model and model.prefix == node.prefix and model.job == node.job and model.opts == node.opts
     and model.delay == node.delay and model.attempts == node.attempts
     and (model.parent_ids == '') == (node.parent_ids == '')
-  if is_alike and L.copies.of(model.prefix .. 'job:' .. model.id, job_key, model.data) then
+  if is_alike and L.copies.of(model.prefix .. 'job:' .. model.id, job_key, longest(model), longest(node)) then
     if node.parent_ids == '' then
       redis.call('HSET', job_key, 'id', node.id, 'gmo:node', node.name, 'data', node.data)
     else

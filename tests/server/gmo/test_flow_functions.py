@@ -118,6 +118,13 @@ class TestStaging:
         assert "parentIds" not in together["a1"]
         assert "parentIds" in together["a0"]
 
+    def test_a_small_node_takes_little_memory_beside_larger_ones(self, bench: Bench, node: Any) -> None:
+        """The server keeps small hashes in a compact form, which a copy of a larger one does not have."""
+        kinds = [replace(node(f"n{at}"), data="x" * size) for at, size in enumerate((100, 1, 2, 100, 3))]
+        bench.call(bench.stage(*kinds))
+        forms = [bench.client.object("encoding", f"glide:{{etl}}:job:f~n{at}") for at in range(5)]
+        assert forms == ["hashtable", "listpack", "listpack", "hashtable", "listpack"]
+
     def test_a_node_that_was_changed_since_it_was_staged_starts_as_it_is(
         self, bench: Bench, node: Any
     ) -> None:

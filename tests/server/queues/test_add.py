@@ -234,6 +234,24 @@ class TestAddMany:
                 queue.add(job.name, job.data)
         assert found == without_entry_ids(dump())
 
+    def test_what_a_late_writer_left_under_an_id_stays_there(
+        self, clients: Clients, redis_client: Any
+    ) -> None:
+        redis_client.hset(f"{P}job:1", "progress", "50")
+        redis_client.hset(f"{P}job:3", "progress", "70")
+        clients.queue().add_many([NewJob("work", n) for n in range(5)])
+        jobs = [redis_client.hgetall(f"{P}job:{n}") for n in range(1, 6)]
+        assert [job.get("progress") for job in jobs] == ["50", None, "70", None, None]
+        assert [job["data"] for job in jobs] == ["0", "1", "2", "3", "4"]
+
+    def test_a_small_job_takes_little_memory_beside_larger_ones(
+        self, clients: Clients, redis_client: Any
+    ) -> None:
+        """The server keeps small hashes in a compact form, which a copy of a larger one does not have."""
+        clients.queue().add_many([NewJob("work", "x" * n) for n in (100, 1, 2, 100, 3)])
+        forms = [redis_client.object("encoding", f"{P}job:{n}") for n in range(1, 6)]
+        assert forms == ["hashtable", "listpack", "listpack", "hashtable", "listpack"]
+
     def test_what_was_there_before_is_none(self, clients: Clients, redis_client: Any) -> None:
         queue = clients.queue()
         once = JobOptions(deduplication=Deduplication("d"))
