@@ -81,12 +81,18 @@ end
 
 -- Releases a slice of the ordinary nodes without dependencies. Returns how many remain.
 local function release_roots(flow, key, now)
-  local roots = redis.call('LPOP', key .. ':roots', ROOTS)
-  for _, root in ipairs(roots or {}) do
-    local ref, name = root:match('^(.*)\n(.*)$')
-    L.release.root(flow, key, ref, name, now)
+  local roots = redis.call('LPOP', key .. ':roots', ROOTS) or {}
+  local refs, names, deps = {}, {}, {}
+  for i, root in ipairs(roots) do
+    refs[i], names[i] = root:match('^(.*)\n(.*)$')
+    local prefix, job_id = L.record.split(refs[i])
+    deps[i] = prefix .. 'deps:' .. job_id
   end
-  return roots and redis.call('LLEN', key .. ':roots') or 0
+  local has_some = L.stage.any_exists(deps) -- a Node client may have added some
+  for i, ref in ipairs(refs) do
+    L.release.root(flow, key, ref, not has_some and names[i], now)
+  end
+  return #roots > 0 and redis.call('LLEN', key .. ':roots') or 0
 end
 
 -- Does the first slice that is due: additions, the previous generation, a cancel, a retry, then all else. Returns how

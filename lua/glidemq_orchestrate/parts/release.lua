@@ -83,12 +83,12 @@ function L.release.node(flow, ref, now, v)
   end
 end
 
--- The same for an ordinary node without dependencies, in fewer steps; any other, also one that was changed since it was
--- staged, goes the usual way.
+-- The same for an ordinary node that is known to have no dependencies and this job name, in fewer steps. Without the
+-- name, or if the node was changed since it was staged, it goes the usual way.
 function L.release.root(flow, key, ref, name, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'delay', 'priority')
+  local v = name and redis.call('HMGET', job_key, 'state', 'delay', 'priority') or {}
   if v[1] == 'waiting-children' and v[2] == '0' and v[3] == '0' then
     redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', L.stream.append(prefix .. 'stream', job_id, name))
     return
