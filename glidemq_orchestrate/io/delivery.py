@@ -97,10 +97,14 @@ def pieces(calls: Sequence[Call[Any]]) -> list[bytes]:
 
 
 def work_ahead(calls: Sequence[Call[Any]]) -> None:
-    """Encode what comes after calls that were just sent. What cannot be sent is found again in its turn."""
+    """Encode what comes after calls that were just sent.
+
+    An error is found again in its turn: it must not pass for one of the connection.
+    """
     for call in calls:
         if isinstance(call, Leading):
-            sort_out(call.following())
+            with contextlib.suppress(Exception):
+                sort_out(call.following())
 
 
 def _encoded(word: Word) -> bytes:

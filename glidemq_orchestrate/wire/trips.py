@@ -37,6 +37,7 @@ class Trips:
         self._calls, self._size = calls, min(self.FIRST, self.LONGEST)
         self._spare: list[Call[Any]] = []
         self._next: list[Call[Any]] | None = None
+        self._error: Exception | None = None
 
     @property
     def is_over(self) -> bool:
@@ -56,8 +57,15 @@ class Trips:
         return [head, *trip[1:]]
 
     def _upcoming(self) -> list[Call[Any]]:
+        """The calls of the next trip. After an error the iterator is empty, so the error is raised again."""
+        if self._error is not None:
+            raise self._error
         if self._next is None:
-            found = [*self._spare, *islice(self._calls, self._size + 1 - len(self._spare))]
+            try:
+                found = [*self._spare, *islice(self._calls, self._size + 1 - len(self._spare))]
+            except Exception as exc:
+                self._error = exc
+                raise
             self._next, self._spare = found[: self._size], found[self._size :]
             self._size = min(self.GROWTH * self._size, self.LONGEST)
         return self._next

@@ -70,6 +70,32 @@ async def test_the_next_trip_is_encoded_while_the_server_works(url: str) -> None
     assert seen == ["encoding", "replied"] * 3
 
 
+def broken_off(seen: list[str]) -> Op[None]:
+    def calls() -> Iterator[Call[Any]]:
+        yield command("PING", decode=lambda _: seen.append("replied"), repeatable=True)
+        yield from [PING] * 5
+        raise MemoryError
+
+    trips = Trips(calls())
+    while trip := trips.take():
+        yield from ask_all(trip)
+    seen.append("all were sent")
+
+
+async def test_an_error_of_encoding_ahead_is_not_one_of_the_connection(url: str) -> None:
+    """Nor do the calls before it pass for all."""
+    seen: list[str] = []
+    blocking = SyncDriver(ConnectionSettings.resolve(url))
+    with pytest.raises(MemoryError):
+        blocking.run(broken_off(seen))
+    blocking.close()
+    driver = AsyncDriver(ConnectionSettings.resolve(url))
+    with pytest.raises(MemoryError):
+        await driver.run(broken_off(seen))
+    await driver.aclose()
+    assert seen == ["replied"] * 2
+
+
 @pytest.mark.parametrize("kind", [AsyncDriver, GatheringDriver])
 async def test_a_reply_is_never_that_of_another_call(url: str, kind: type[AsyncDriver]) -> None:
     driver, dice = kind(ConnectionSettings.resolve(url)), random.Random(2)

@@ -56,3 +56,20 @@ def test_a_single_trip_leads_to_nothing(count: int) -> None:
     assert numbers(trip) == list(range(count))
     assert trips.is_over
     assert not any(isinstance(call, Leading) for call in trip)
+
+
+def test_an_error_of_the_iterator_is_raised_each_time() -> None:
+    def some() -> Iterator[Call[str]]:
+        yield from echoes(6, [])
+        raise MemoryError
+
+    trips = Trips(some())
+    first, *_ = trips.take()
+    assert isinstance(first, Leading)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            first.following()
+    assert not trips.is_over
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            trips.take()
