@@ -70,7 +70,7 @@ groupq:k budget:1 usage:1 w:x job:1 job:1:x deps:1 parents:1 log:1
 """
 QUEUE_KEYS: Final = st.sampled_from(_QUEUE_KEYS.split())
 FLOW_KEYS: Final = st.sampled_from(
-    ["", ":nodes", ":order", ":open", ":ready", ":failed", ":blocked", ":notifying"]
+    ["", ":nodes", ":order", ":open", ":ready", ":roots", ":failed", ":blocked", ":notifying"]
 )
 MEMBERS: Final = VALUES.filter(bool)
 SCORES: Final = st.sampled_from([0.0, 1.0, -1.0, 1e300, float("inf"), float("-inf"), 2.0**53])

@@ -30,7 +30,8 @@ from tests.server.lua.invariants import Scan
 from tests.server.lua.keyspace import dump
 
 _LEFT: Final = (
-    "open", "owners", "ready", "again", "giving", "staying", "passed", "blocked", "notifying", "growing"
+    "open", "owners", "ready", "roots", "again", "giving", "staying", "passed", "blocked", "notifying",
+    "growing",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ DOCUMENTED = [
     QUEUE + r"(ordering|ratelimited|dedup|gmo:(dedup|ordering))",
     QUEUE + r"(job|deps|parents|log|gmo:notified|gmo:messages):[\w~-]+",
     QUEUE + r"job:[\w~-]+:sub:\w+",
-    QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
+    QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|roots|failed|blocked|notifying|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
     QUEUE
     + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events|portable)",
