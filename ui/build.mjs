@@ -1,7 +1,7 @@
 // Builds the page of the console into the Python package. --check compares instead of writing.
 import { readFile, writeFile, mkdir } from "node:fs/promises";
 import { existsSync, readdirSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
@@ -11,7 +11,7 @@ const target = join(here, "..", "glidemq_orchestrate", "console", "static");
 async function bundle() {
   const built = await build({
     absWorkingDir: here,
-    entryPoints: { app: "src/app.jsx" },
+    entryPoints: { early: "src/early.js", app: "src/app.jsx" },
     outdir: "out",
     bundle: true,
     minify: true,
@@ -30,7 +30,7 @@ async function bundle() {
   let comments = "";
   for (const file of built.outputFiles) {
     if (file.path.endsWith(".LEGAL.txt")) comments += file.text;
-    else files.set(file.path.endsWith(".css") ? "app.css" : "app.js", file.text);
+    else files.set(basename(file.path), file.text);
   }
   files.set("LICENSES.txt", await licences(Object.keys(built.metafile.inputs), comments));
   return files;

@@ -267,7 +267,7 @@ def _is_integer(reply: Any) -> bool:
 
 
 def _are_texts(reply: Any) -> bool:
-    return isinstance(reply, _LISTS) and all(map(_is_text, reply))
+    return isinstance(reply, _LISTS) and (set(map(type, reply)) <= {str} or all(map(_is_text, reply)))
 
 
 def _are_pairs(reply: Any) -> bool:

@@ -1,7 +1,9 @@
 // Requests to the service, and what every page knows about it.
 import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { OPTIONS, url } from "./address.js";
 
+export { url } from "./address.js";
 export const about = signal(null);
 export const isAway = signal(false);
 export const needsToken = signal(false);
@@ -22,21 +24,18 @@ export class ApiError extends Error {
   }
 }
 
-/** A relative URL of the service; every part may contain any characters. */
-export function url(parts, params = {}) {
-  const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(params)) {
-    if (value !== "" && value !== null && value !== undefined) query.set(key, value);
-  }
-  const text = query.toString();
-  return `api/${parts.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+/** The answer that was asked for before this script was loaded; once, as it grows old. */
+function early(address) {
+  const answer = globalThis.glidemqEarly?.get(address);
+  globalThis.glidemqEarly?.delete(address);
+  return answer;
 }
 
 async function request(address, options) {
   let answer;
   const slow = setTimeout(() => (isAway.value = true), SLOW);
   try {
-    answer = await fetch(address, { credentials: "same-origin", cache: "no-store", ...options });
+    answer = await (early(address) ?? fetch(address, { ...OPTIONS, ...options }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     isAway.value = true;
@@ -86,27 +85,37 @@ export function useData(parts, params = {}, every = 5000) {
   const key = parts && url(parts, params);
   const [state, setState] = useState({ key: null, data: null, error: null });
   const again = useRef(() => {});
+  const pace = useRef({});
+  pace.current.every = every;
   useEffect(() => {
     if (!key) return undefined;
     let timer;
     let control;
     let isOver = false;
     let isRefused = false;
+    let loaded = 0;
     const run = async () => {
       clearTimeout(timer);
+      loaded = 0;
       control?.abort();
       const mine = (control = new AbortController());
-      let wait = every;
+      let wait = pace.current.every;
       try {
         const data = await get(parts, params, mine.signal);
         if (!isOver) setState({ key, data, error: null });
       } catch (error) {
         if (isOver || mine.signal.aborted) return;
         if (!error.isAway) setState((old) => ({ key, data: error.status === 404 ? null : old.data, error }));
-        wait = error.isAway ? 3000 : Math.max(every, 10000);
+        wait = error.isAway ? 3000 : Math.max(wait, 10000);
         isRefused = error.status === 401;
       }
+      loaded = Date.now();
       if (!isOver && !isRefused) timer = setTimeout(next, wait);
+    };
+    pace.current.change = () => {
+      if (!loaded || isRefused) return; // the answer that is awaited sets the timer
+      clearTimeout(timer);
+      timer = setTimeout(next, Math.max(0, loaded + pace.current.every - Date.now()));
     };
     const next = () => (document.hidden ? (timer = setTimeout(next, 1000)) : run());
     again.current = run;
@@ -122,7 +131,8 @@ export function useData(parts, params = {}, every = 5000) {
       clearTimeout(timer);
       control?.abort();
     };
-  }, [key, every]);
+  }, [key]);
+  useEffect(() => pace.current.change?.(), [every]);
   return {
     data: state.data,
     error: state.error,

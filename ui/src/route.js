@@ -1,19 +1,8 @@
 // The hash of the address is the view: #/flows/ID/nodes/NAME?state=failed.
 import { signal } from "@preact/signals";
+import { viewOf } from "./address.js";
 
-const decode = (text) => {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
-};
-
-function read() {
-  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
-  const parts = path.split("/").filter(Boolean).map(decode);
-  return { parts: parts.length ? parts : ["flows"], params: Object.fromEntries(new URLSearchParams(query)) };
-}
+const read = () => viewOf(location.hash);
 
 export const route = signal(read());
 addEventListener("hashchange", () => (route.value = read()));

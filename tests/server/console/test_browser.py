@@ -318,6 +318,34 @@ def test_a_node_runs_again_by_clicking(failed: Flow, look: Callable[..., Page]) 
     expect(page.get_by_role("status").filter(has_text="clean[4] runs again")).to_have_count(1)
 
 
+def test_a_flow_is_asked_for_once_and_before_the_script_is_there(
+    flows: FlowProducer, look: Callable[..., Page]
+) -> None:
+    flows.submit(FlowSpec("n", [FlowNode("a", queue="nobody")]), flow_id="f")
+    page = look("#/flows")
+    asked: list[str] = []
+    page.on(
+        "request", lambda request: asked.append(request.url.rpartition("/static/")[2].rpartition("/api/")[2])
+    )
+    page.goto(f"{page.url.partition('#')[0]}?x#/flows/f")
+    expect(page.locator("main")).to_contain_text("1 group of nodes")
+    page.wait_for_timeout(1_500)
+    assert (asked.count("flows/f"), asked.count("about")) == (1, 1)
+    page.route("**/static/app.js", lambda route: None)
+    with page.expect_request("**/api/flows/f"):
+        page.goto(f"{page.url.partition('?')[0]}?y#/flows/f", wait_until="commit")
+
+
+def test_a_flow_is_there_before_its_graph(flows: FlowProducer, look: Callable[..., Page]) -> None:
+    flows.submit(FlowSpec("n", [FlowNode("a", queue="nobody")], labels={"dag": "d"}), flow_id="f")
+    page = look("#/flows")
+    page.route("**/api/flows/f", lambda route: None)
+    page.goto(f"{page.url.partition('#')[0]}#/flows/f")
+    expect(page.locator("h1")).to_contain_text("running")
+    expect(page.locator("main")).to_contain_text("1 not ended")
+    expect(page.locator("main")).to_contain_text("Loading the graph")
+
+
 def test_a_queue_tells_of_keys_tags_and_tracked_jobs(queue: Queue, look: Callable[..., Page]) -> None:
     queue.add_many([NewJob("clean", tags=["monthly"]), NewJob("clean", ordering=Ordering("customer-7"))])
     queue.rate_limit_group("customer-7", 600)

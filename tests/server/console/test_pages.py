@@ -433,6 +433,9 @@ def test_a_large_flow_costs_few_calls(
     found = get(console, "/api/flows/f")
     assert [group["label"] for group in found["groups"]] == ["a", f"part-0..{nodes - 1}", "end"]
     assert calls() - before <= 15
+    before = calls()
+    assert get(console, "/api/flows/f/head")["flow"]["total"] == nodes + 2
+    assert calls() - before <= 3
 
 
 def test_a_read_only_console_has_no_route_that_changes(open_console: Callable[..., TestClient]) -> None:

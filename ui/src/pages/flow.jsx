@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { announce, get, post, useData, useLive } from "../api.js";
 import { flowLink, go, link, nodeLink, queueLink, route, setParams } from "../route.js";
-import { Bar } from "../parts/bar.jsx";
+import { Bar, countsOf } from "../parts/bar.jsx";
 import { Action } from "../parts/dialog.jsx";
 import { Failures } from "../parts/errors.jsx";
 import { Graph } from "../parts/graph.jsx";
@@ -69,6 +69,10 @@ export function Flow({ id }) {
   const source = useFlow(id);
   const { data, isLive } = source;
   const failures = useData(data?.flow?.failed > 0 ? ["flows", id, "failures"] : null, {}, isLive && data.flow.total <= MANY ? 5000 : 30000);
+  const head = useData(data ? null : ["flows", id, "head"], {}, 60000);
+  if (!data?.flow && !source.error && head.data?.flow) {
+    return <><Head flow={head.data.flow} groups={null} id={id} after={source.reload} /><p class="quiet">Loading the graph…</p></>;
+  }
   if (!data?.flow) {
     return <Pending source={source} title="Flow"><p><a href={link(["flows"])}>All flows</a></p></Pending>;
   }
@@ -132,7 +136,7 @@ function Head({ flow, groups, id, after }) {
       <Labels labels={flow.labels} href={(label) => link(["flows"], { label })} />
       {flow.note && <p>{cut(flow.note, 1000)}</p>}
       <p>{plural(flow.total, "node")}</p>
-      <Bar isWordy states={total(groups)} href={(state) => flowLink(id, { view: "nodes", state })} />
+      <Bar isWordy states={groups ? total(groups) : countsOf(flow)} href={(state) => flowLink(id, { view: "nodes", state })} />
       <p class="buttons">
         {["failed", "cancelled"].includes(flow.state) && <Change id={id} action="retry" title="Retry failed nodes" after={after} />}
         <Change id={id} action="restart" title="Restart the flow" after={after} />
