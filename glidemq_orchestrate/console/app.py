@@ -31,6 +31,7 @@ from glidemq_orchestrate.console import (
 from glidemq_orchestrate.console.access import Access
 from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
 from glidemq_orchestrate.console.live import Live
+from glidemq_orchestrate.console.rates import Lately
 from glidemq_orchestrate.console.reader import Reader
 from glidemq_orchestrate.console.shown import masked_line
 from glidemq_orchestrate.console.snapshots import FlowViews
@@ -67,6 +68,7 @@ class Console:
         live: What is looked at now.
         scraper: Reads what Prometheus asks for.
         reader: Reads what has no public method.
+        lately: How long jobs waited and ran.
     """
 
     client: AsyncClient
@@ -77,6 +79,7 @@ class Console:
     live: Live = field(init=False)
     scraper: metrics.Scraper = field(init=False)
     reader: Reader = field(init=False)
+    lately: Lately = field(init=False)
     _names: list[str] = field(default_factory=list)
     _names_at: float = -NAMES_SECONDS
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -86,6 +89,7 @@ class Console:
         self.views = FlowViews(self.client)
         self.live = Live(self.client, self.views)
         self.scraper = metrics.Scraper(self, self.settings)
+        self.lately = Lately(self.client)
         self.reader = Reader(self.settings, prefix=self.settings.prefix)
 
     async def close(self) -> None:

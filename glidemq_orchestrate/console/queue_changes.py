@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared
+from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.errors import ConfigurationError, JobStateConflict
 from glidemq_orchestrate.jobs.options import JobOptions, RunOptions
 
@@ -84,6 +85,20 @@ async def replay(console: Shared, name: Name) -> dict[str, Any]:
             await queue.replay_dead_letter(letter.id)
             count += 1
     return {"ok": True, "count": count}
+
+
+@router.post("/queues/{name}/schedules/{schedule}/pause")
+async def pause_schedule(console: Shared, name: Name, schedule: Name) -> dict[str, Any]:
+    """Keep a schedule from adding jobs until it is resumed."""
+    await console.client.schedules(name).pause(schedule)
+    return {"ok": True}
+
+
+@router.post("/queues/{name}/schedules/{schedule}/resume")
+async def resume_schedule(console: Shared, name: Name, schedule: Name) -> dict[str, Any]:
+    """Let a paused schedule add jobs again; times that passed are left out."""
+    entry = await console.client.schedules(name).resume(schedule)
+    return {"ok": True, "next_at": time_text(entry.next_run)}
 
 
 @router.post("/queues/{name}/schedules/{schedule}/run")

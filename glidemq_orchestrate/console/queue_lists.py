@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
 
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared, flow_row, job_row
+from glidemq_orchestrate.console.rates import durations_row
 from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.option_values import RateLimit
-from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.queues.ordering import OrderingKey, OrderingKeys
 from glidemq_orchestrate.queues.statistics import KEPT_DAYS, Durations, QueueStatistics
 
 router = APIRouter(dependencies=[Depends(check_queues)])
-HOUR: Final = timedelta(hours=1)
-DAY: Final = timedelta(days=1)
-QUARTER: Final = timedelta(minutes=15)
 MAX_TAGS: Final = 500
 
 
@@ -130,22 +126,11 @@ def handler_rows(found: QueueStatistics) -> list[dict[str, Any]]:
             "count": one.running.count,
             "failed": one.failures,
             "retried": one.retries,
-            "waiting": _durations(one.waiting),
-            "running": _durations(one.running),
+            "waiting": durations_row(one.waiting),
+            "running": durations_row(one.running),
         }
         for one in found.handlers
     ]
-
-
-def _durations(durations: Durations) -> dict[str, float | None]:
-    """Mean and percentiles in seconds."""
-
-    def seconds(span: timedelta | None) -> float | None:
-        return None if span is None else span.total_seconds()
-
-    mean = durations.mean if durations.count else None
-    named = {f"p{percent}": seconds(durations.percentile(percent)) for percent in (50, 95, 99)}
-    return {"mean": seconds(mean), **named}
 
 
 def _buckets(durations: Durations) -> list[dict[str, float]]:
@@ -153,55 +138,3 @@ def _buckets(durations: Durations) -> list[dict[str, float]]:
         {"start": one.start.total_seconds(), "end": one.end.total_seconds(), "count": one.count}
         for one in durations.buckets
     ]
-
-
-# --- rates ---
-
-
-def rates(completed: Sequence[MetricPoint], failed: Sequence[MetricPoint], now: datetime) -> dict[str, Any]:
-    """Ended jobs of the last hour by minute, of the last day by quarter of an hour, and both in all."""
-    points = {"completed": completed, "failed": failed}
-    return {
-        "minutes": _spans(points, now - HOUR, timedelta(minutes=1)),
-        "quarters": _spans(points, now - DAY, QUARTER),
-        "hour": _total(points, now - HOUR),
-        "day": _total(points, now - DAY),
-    }
-
-
-def _spans(
-    points: Mapping[str, Sequence[MetricPoint]], since: datetime, span: timedelta
-) -> list[dict[str, Any]]:
-    """How many jobs ended in each span of time in which any did, and how long they ran."""
-    width = span.total_seconds()
-    found: dict[float, dict[str, list[MetricPoint]]] = {}
-    for kind, some in points.items():
-        for point in some:
-            if point.at + timedelta(minutes=1) > since:
-                begin = point.at.timestamp() // width * width
-                found.setdefault(begin, {}).setdefault(kind, []).append(point)
-    return [
-        {
-            "at": time_text(datetime.fromtimestamp(begin, UTC)),
-            **{kind: _count(kinds.get(kind, ())) for kind in points},
-            "mean": _mean(point for some in kinds.values() for point in some),
-        }
-        for begin, kinds in sorted(found.items())
-    ]
-
-
-def _total(points: Mapping[str, Sequence[MetricPoint]], since: datetime) -> dict[str, Any]:
-    """In all; ``mean``: how many seconds a job ran."""
-    recent = {kind: [one for one in some if one.at >= since] for kind, some in points.items()}
-    counts = {kind: _count(some) for kind, some in recent.items()}
-    return {**counts, "mean": _mean(point for some in recent.values() for point in some)}
-
-
-def _count(points: Iterable[MetricPoint]) -> int:
-    return sum(point.count for point in points)
-
-
-def _mean(points: Iterable[MetricPoint]) -> float | None:
-    some = list(points)
-    count = _count(some)
-    return sum(one.mean.total_seconds() * one.count for one in some) / count if count else None

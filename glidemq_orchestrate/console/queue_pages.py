@@ -11,7 +11,8 @@ from fastapi import APIRouter, Depends, Query
 from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, job_row
-from glidemq_orchestrate.console.queue_lists import handler_rows, rate_row, rates
+from glidemq_orchestrate.console.queue_lists import handler_rows, rate_row
+from glidemq_orchestrate.console.rates import rates
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
@@ -71,11 +72,12 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
         found.get_jobs(JobState.ACTIVE, limit=MAX_ACTIVE, exclude_data=True),
         found.lost_workers(),
     )
-    completed, failed, letters, now = await asyncio.gather(
+    completed, failed, letters, now, lately = await asyncio.gather(
         found.metrics(JobState.COMPLETED),
         found.metrics(JobState.FAILED),
         found.dead_letter_queue(),
         found.now(),
+        console.lately.of(name),
     )
     return {
         "name": name,
@@ -88,7 +90,7 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
         },
         "workers": _with_jobs({one.id: _worker_row(one, [name]) for one in workers}, name, active),
         "handlers": handler_rows(statistics),
-        **rates(completed, failed, now),
+        **rates(completed, failed, now, lately),
         "failures": failure_rows(failures),
         "failures_are_partial": failures.is_partial,
         "stalled": {
@@ -167,6 +169,10 @@ def _worker_row(worker: WorkerInfo, queues: Sequence[str]) -> dict[str, Any]:
         "silent_seconds": worker.silent.total_seconds(),
         "is_silent": worker.is_silent,
         "active": worker.active_jobs,
+        "running": worker.running,
+        "concurrency": worker.concurrency,
+        "memory": worker.memory,
+        "seen_at": time_text(worker.last_heartbeat),
         "jobs": [],
     }
 

@@ -95,6 +95,7 @@ def _row(queue: str, entry: ScheduleEntry) -> dict[str, Any]:
         "limit": times.limit if times is not None else None,
         "finished": entry.finished,
         "broken": entry.broken,
+        "paused": entry.paused,
         "python_only": entry.python_only,
         "data": shown(entry.data),
     }

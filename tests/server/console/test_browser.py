@@ -406,3 +406,12 @@ def test_a_schedule_is_run_now_by_clicking(queue: Queue, url: str, look: Callabl
         (job,) = queue.get_jobs("waiting")
         assert (job.name, job.data) == ("clean", {"k": 1})
         expect(page.get_by_role("status").filter(has_text=f"Job {job.id} was added")).to_have_count(1)
+        page.get_by_role("button", name="Pause").click()
+        expect(dialog).to_contain_text("adds no more jobs until it is resumed")
+        dialog.get_by_role("button", name="Pause").click()
+        expect(page.locator("main")).to_contain_text("paused")
+        assert schedules.get("night / 1").paused
+        page.get_by_role("button", name="Resume").click()
+        dialog.get_by_role("button", name="Resume").click()
+        expect(page.locator("ol.times li")).to_have_count(10)
+        assert not schedules.get("night / 1").paused

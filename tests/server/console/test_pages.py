@@ -233,6 +233,7 @@ def test_a_queue_has_rates_of_an_hour_and_a_day(console: TestClient, failed: Flo
     for span in ("hour", "day"):
         assert (about[span]["completed"], about[span]["failed"]) == (12, 1)
         assert 0 <= about[span]["mean"] < 10
+        assert {*about[span]["waiting"], *about[span]["running"]} == {"mean", "p50", "p95", "p99"}
     assert sum(quarter["completed"] for quarter in about["quarters"]) == 12
     assert about["quarters"][-1]["at"] <= about["minutes"][-1]["at"]
     day = get(console, "/api/queues/etl/statistics")
@@ -393,6 +394,38 @@ def test_a_schedule_has_its_next_times_and_last_runs(
         assert len(read("hourly")["next"]) in (2, 3)
         assert len(read("after")["next"]) <= 1
         assert console.get("/api/queues/etl/schedules/no").status_code == 404
+
+
+def test_a_schedule_is_paused_and_resumed(console: TestClient, url: str) -> None:
+    with Schedules("etl", url) as schedules:
+        schedules.upsert("nightly", Schedule(cron="0 3 * * *"))
+        path = "/api/queues/etl/schedules/nightly"
+        assert get(console, path)["paused"] is False
+        assert console.post(f"{path}/pause", headers=WRITES).json() == {"ok": True}
+        found = get(console, path)
+        assert (found["paused"], found["next_at"], found["next"]) == (True, None, [])
+        assert get(console, "/api/schedules")["schedules"][0]["paused"] is True
+        assert schedules.get("nightly").paused
+        assert console.post(f"{path}/resume", headers=WRITES).json()["next_at"] is not None
+        assert len(get(console, path)["next"]) == 10
+        assert console.post("/api/queues/etl/schedules/no/pause", headers=WRITES).status_code == 404
+
+
+def test_workers_tell_their_memory_places_and_last_heartbeat(
+    console: TestClient, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    go_on = threading.Event()
+    queue.add("held")
+    run_worker(["etl"], {"held": lambda _: go_on.wait(60)}, concurrency=4)
+    try:
+        eventually(lambda: get(console, "/api/workers")["workers"])
+        (row,) = get(console, "/api/workers")["workers"]
+        assert (row["concurrency"], row["memory"] > 10_000_000) == (4, True)
+        assert row["running"] in (0, 1)
+        assert row["seen_at"] >= row["started_at"][:19]
+        eventually(lambda: get(console, "/api/queues/etl")["workers"][0]["jobs"])
+    finally:
+        go_on.set()
 
 
 def test_garbage_in_a_job_is_shown_as_such(

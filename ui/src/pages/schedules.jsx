@@ -56,6 +56,12 @@ export function ScheduleButtons({ one, reload, isSmall = false }) {
   return (
     <span class="buttons">
       <Action isSmall={isSmall} action={act("run", "Run now", plan, (answer) => `Job ${str(answer?.job_id)} was added.`)} />
+      {one.paused && (
+        <Action isSmall={isSmall} action={act("resume", "Resume", "It adds jobs at its times again. Times that passed during the pause are left out.", () => `${str(one.name)} was resumed.`)} />
+      )}
+      {!one.paused && !one.finished && (
+        <Action isSmall={isSmall} action={act("pause", "Pause", "It adds no more jobs until it is resumed. Jobs that it has added stay.", () => `${str(one.name)} was paused.`)} />
+      )}
     </span>
   );
 }

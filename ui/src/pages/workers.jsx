@@ -10,7 +10,7 @@ const SILENT = 10; // seconds
 function Seen({ worker }) {
   const at = instant(worker.seen_at);
   const silent = Number.isFinite(worker.silent_seconds) ? worker.silent_seconds : at === null ? null : (now() - at) / 1000;
-  if (worker.is_silent ?? silent > SILENT) return <strong class="s-failed">silent for {duration(silent)}</strong>;
+  if (worker.is_silent ?? silent > SILENT) return <strong class="s-failed" title={str(worker.seen_at)}>silent for {duration(Math.round(silent))}</strong>;
   return at === null ? <span>{silent === null ? "-" : silent < 1 ? "now" : `${duration(Math.round(silent))} ago`}</span> : <Time at={worker.seen_at} />;
 }
 
@@ -44,7 +44,8 @@ const COLUMNS = [
       {list(worker.queues).map((name) => <li key={name}><a href={queueLink(str(name))}>{cut(name, 40)}</a></li>)}
     </ul>
   )],
-  ["Active", (worker) => worker.concurrency ? `${number(worker.active)} of ${number(worker.concurrency)}` : number(worker.active), "number"],
+  ["Places in use", (worker) => worker.concurrency ? `${number(worker.running ?? 0)} of ${number(worker.concurrency)}` : "-", "number"],
+  ["Holds", (worker) => number(worker.active), "number"],
   ["Runs", (worker) => <Running jobs={worker.jobs} />, "wide"],
   ["Memory", (worker) => bytes(worker.memory), "number"],
   ["Started", (worker) => <Time at={worker.started_at} />],

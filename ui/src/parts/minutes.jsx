@@ -55,16 +55,26 @@ function pace(count, minutes) {
   return each >= 1 ? `${number(Number(each.toFixed(each < 10 ? 1 : 0)))} a minute` : `${number(Number((each * 60).toFixed(1)))} an hour`;
 }
 
+const span = (value) => (Number.isFinite(value) ? duration(value) : "-");
+
 function Facts({ totals, minutes }) {
   if (!totals) return null;
   const ended = totals.completed + totals.failed;
+  const share = ended > 0 && totals.failed > 0 ? ` (${((100 * totals.failed) / ended).toFixed(1)} %)` : "";
+  const { waiting, running } = totals;
   return (
-    <dl class="facts">
-      <div><dt>Completed</dt><dd>{number(totals.completed)}</dd></div>
-      <div><dt>Failed</dt><dd class={totals.failed > 0 ? "s-failed" : ""}>{number(totals.failed)}{ended > 0 && totals.failed > 0 && ` (${((100 * totals.failed) / ended).toFixed(1)} %)`}</dd></div>
-      <div><dt>Ended</dt><dd>{pace(ended, minutes)}</dd></div>
-      <div><dt>Ran, mean</dt><dd>{Number.isFinite(totals.mean) ? duration(totals.mean) : "-"}</dd></div>
-    </dl>
+    <>
+      <dl class="facts">
+        <div><dt>Completed</dt><dd>{number(totals.completed)}</dd></div>
+        <div><dt>Failed</dt><dd class={totals.failed > 0 ? "s-failed" : ""}>{number(totals.failed)}{share}</dd></div>
+        <div><dt>Retried</dt><dd>{number(totals.retried)}</dd></div>
+        <div><dt>Ended</dt><dd>{pace(ended, minutes)}</dd></div>
+      </dl>
+      <dl class="facts">
+        <div><dt>Waited: mean, 50 %, 95 %, 99 %</dt><dd>{[waiting?.mean, waiting?.p50, waiting?.p95, waiting?.p99].map(span).join(", ")}</dd></div>
+        <div><dt>Ran: mean, 50 %, 95 %, 99 %</dt><dd>{[running?.mean ?? totals.mean, running?.p50, running?.p95, running?.p99].map(span).join(", ")}</dd></div>
+      </dl>
+    </>
   );
 }
 
