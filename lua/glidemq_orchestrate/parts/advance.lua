@@ -88,7 +88,7 @@ local function release_roots(flow, key, now)
     local prefix, job_id = L.record.split(refs[i])
     deps[i] = prefix .. 'deps:' .. job_id
   end
-  local has_some = L.stage.any_exists(deps) -- a Node client may have added some
+  local has_some = L.stage.any_exists(deps) -- a Node client may have added some, or a piece of the node came late
   for i, ref in ipairs(refs) do
     L.release.root(flow, key, ref, not has_some and names[i], now)
   end
