@@ -28,6 +28,9 @@ if PROFILE not in {"", *PROFILES}:
 
 # Tests that cannot hold on a cluster, by the reason: a file, a class, or a test.
 NOT_ON_A_CLUSTER: Final[Mapping[str, Sequence[str]]] = {
+    "a cluster has one database": (
+        "tests/server/clients/test_events.py::test_the_logs_of_two_databases_that_take_turns_stay_short",
+    ),
     "a job and its parent in different slots": (
         "tests/server/queues/test_shards.py::test_a_child_in_another_queue_finds_its_parent_in_a_shard",
     ),

@@ -36,8 +36,8 @@ local function trim_large(events_key, entry_id, size)
 end
 
 -- Trimming costs nearly as much as the rest of an event. Of events of the same queue in a row, one in RUN trims: the log
--- has at most that many more.
-local RUN = 32
+-- has at most that many more. Databases share the count. RUN is prime, so that of those that take turns each trims.
+local RUN = 31
 local last_key, left = nil, 0
 
 -- Appends an entry.
