@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
 from redis.crc import key_slot
@@ -75,7 +75,7 @@ def undivided(call: Call[T]) -> Call[T]:
         return call
     end += 3
     more = (*words[:2], end - 2, *words[3:end], f"{words[3]}{ABSENT}", *words[end:])
-    return Call(more, call.decode, call.blocks_for, call.repeatable, call.confirms)
+    return replace(call, words=more)
 
 
 def _slot(key: Word) -> int:

@@ -17,6 +17,7 @@ from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Call, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.replies import anything, error_from
+from glidemq_orchestrate.wire.trips import Leading, Trips
 
 
 def slot(key: str) -> int:
@@ -57,6 +58,15 @@ def test_every_function_has_a_key_that_never_exists() -> None:
     assert sent.repeatable
     for other in (function("gmo_version", (), (), anything), command("GET", "x", decode=anything)):
         assert undivided(other) is other
+
+
+def test_the_first_call_of_a_trip_knows_the_next_trip_in_a_cluster_too() -> None:
+    trips = Trips(function("gmo_x", ["glide:{a}:x"], [number], anything) for number in range(6))
+    first, *_ = trips.take()
+    sent = undivided(first)
+    assert isinstance(sent, Leading)
+    assert [call.words[-1] for call in sent.following()] == [4, 5]
+    assert sent.packed is None
 
 
 A, B, C = (Endpoint(name, 1) for name in "abc")
