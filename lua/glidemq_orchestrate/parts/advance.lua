@@ -79,19 +79,22 @@ local function release_ready(flow, key, now)
   return redis.call('SCARD', key .. ':ready')
 end
 
--- Releases a slice of the ordinary nodes without dependencies. Returns how many remain.
-local function release_roots(flow, key, now)
+-- Releases a slice of the ordinary nodes without dependencies. Others become ready ones: those that were changed since
+-- they were staged, or got dependencies from a Node client or a late piece. Returns how many remain.
+local function release_roots(key)
   local roots = redis.call('LPOP', key .. ':roots', ROOTS) or {}
-  local refs, names, deps = {}, {}, {}
+  local prefixes, ids, names, deps, ready = {}, {}, {}, {}, {}
   for i, root in ipairs(roots) do
-    refs[i], names[i] = root:match('^(.*)\n(.*)$')
-    local prefix, job_id = L.record.split(refs[i])
-    deps[i] = prefix .. 'deps:' .. job_id
+    prefixes[i], ids[i], names[i] = root:match('^(.*:)([^:\n]+)\n([^\n]*)$')
+    deps[i] = prefixes[i] .. 'deps:' .. ids[i]
   end
-  local has_some = L.stage.any_exists(deps) -- a Node client may have added some, or a piece of the node came late
-  for i, ref in ipairs(refs) do
-    L.release.root(flow, key, ref, not has_some and names[i], now)
+  local has_some = L.stage.any_exists(deps)
+  for i, prefix in ipairs(prefixes) do
+    if has_some or not L.release.root(prefix, ids[i], names[i]) then
+      ready[#ready + 1] = prefix .. ids[i]
+    end
   end
+  L.stage.add_all(key .. ':ready', ready)
   return #roots > 0 and redis.call('LLEN', key .. ':roots') or 0
 end
 
@@ -111,7 +114,7 @@ local function work(flow, key, now)
     return L.rerun.slice(flow, key, marks[3], now)
   end
   local unnotified = L.dependents.continue(flow, key, now)
-  local unready = release_roots(flow, key, now) + release_ready(flow, key, now)
+  local unready = release_roots(key) + release_ready(flow, key, now)
   return unnotified + unready + end_blocked(flow.home, flow.id, key, now)
 end
 

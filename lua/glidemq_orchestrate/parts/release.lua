@@ -83,20 +83,16 @@ function L.release.node(flow, ref, now, v)
   end
 end
 
--- The same for an ordinary node that is known to have no dependencies and this job name, in fewer steps. Without the
--- name, or if the node was changed since it was staged, it goes the usual way.
-function L.release.root(flow, key, ref, name, now)
-  local prefix, job_id = L.record.split(ref)
+-- The same for an ordinary node without dependencies and with this job name, in fewer steps. False for one that was
+-- changed since it was staged.
+function L.release.root(prefix, job_id, name)
   local job_key = prefix .. 'job:' .. job_id
-  local v = name and redis.call('HMGET', job_key, 'state', 'delay', 'priority') or {}
-  if v[1] == 'waiting-children' and v[2] == '0' and v[3] == '0' then
-    redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', L.stream.append(prefix .. 'stream', job_id, name))
-    return
+  local v = redis.call('HMGET', job_key, 'state', 'delay', 'priority')
+  if v[1] ~= 'waiting-children' or v[2] ~= '0' or v[3] ~= '0' then
+    return false
   end
-  local may_run, fields = L.rules.decide(key, ref)
-  if may_run then
-    L.release.node(flow, ref, now, fields)
-  end
+  redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', L.stream.append(prefix .. 'stream', job_id, name))
+  return true
 end
 
 -- Notifies a dependent of the end of the job `ref`, and releases it if it may run; if the notice `holds`, only after
