@@ -5,7 +5,7 @@
 -- by the call that ends it, or if that was not ours, by the supervisor.
 --   <prefix>gmo:array:<job id>:jobs   set: the ids of these jobs
 L.element_jobs = {}
-local AT_FIRST, AT_ONCE, COST, LOG = 100, 4, 5, 100
+local AT_FIRST, AT_ONCE, COST, LOG, REVOKED_MS = 100, 4, 5, 100, 600000
 local int, text = L.numbers.int, L.numbers.text
 
 -- The array job's field for each of its elements.
@@ -142,17 +142,21 @@ function L.element_jobs.ensure(a, now, look)
   end
 end
 
--- Takes the jobs of all elements back: they are removed, and running ones revoked. Their elements may run again.
+-- Takes the jobs of all elements back: they are removed, so that no attempt of theirs is accepted any more. Their elements
+-- may run again. A Node worker that runs one looks for the field revoked.
 function L.element_jobs.take_all(a, now)
   local back = {}
   for _, job_id in ipairs(redis.call('SMEMBERS', a.key .. ':jobs')) do
     local key, job = a.prefix .. 'job:' .. job_id, L.jobs.read(a.prefix, job_id)
+    if job then
+      local entry = redis.call('HGET', key, 'gmo:entry')
+      redis.call('ZREM', a.prefix .. 'gmo:list-held', job_id)
+      L.remove.job(a.prefix, job_id, job, entry and entry ~= '' and entry or nil, 0, now)
+    end
     if job and job.state == 'active' then
       redis.call('HSET', key, 'revoked', '1')
+      redis.call('PEXPIRE', key, REVOKED_MS)
       L.events.emit(a.prefix .. 'events', 'revoked', job_id)
-    elseif job then
-      local entry = redis.call('HGET', key, 'gmo:entry')
-      L.remove.job(a.prefix, job_id, job, entry and entry ~= '' and entry or nil, 0, now)
     end
     back[#back + 1], back[#back + 2] = '0', job_id:match('{(%d+)%.%d+}$')
   end

@@ -133,7 +133,7 @@ class Expiry:
     def _left(self, known: set[str]) -> Iterator[str]:
         of_jobs = (f":{FLOW}~", f":{FLOW}@", ":gmo:flow:", ":gmo:generations:", ":gmo:home:")
         ids = {key for key in self.client.keys("*") if any(part in key for part in of_jobs)}
-        if left := ids - known:
+        if left := {key for key in ids - known if self.client.ttl(key) == -1}:
             yield f"the flow was removed, and there is {sorted(left)}"
         for key in self.client.keys("*"):
             kind = self.client.type(key)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import ArrayNode
+from glidemq_orchestrate import ArrayNode, JobOptions
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import DecodeError, FlowIncomplete
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.staged.submit import retry_failed
 from glidemq_orchestrate.worker.slices import read_items
 
 if TYPE_CHECKING:
@@ -204,6 +206,24 @@ def test_a_removed_array_takes_its_slices_with_it(array: Bench) -> None:
     assert array.record()["state"] == "cancelled"
     assert lease(array, 4) == []
     assert array.client.zcard("glide:{etl}:gmo:list-held") == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": 1}, {"lifo": True}], ids=["stream", "priority", "lifo"])
+def test_an_attempt_from_before_a_cancel_is_not_accepted_after_a_retry(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    bench.submit(an_array(1, as_jobs=True, options=JobOptions(**options)))
+    old = bench.begin()
+    bench.raw("gmo_cancel_flow", ["glide:{etl}:gmo:flow:f"], bench.now, "f", "enough")
+    assert bench.heartbeat(old) == -1
+    assert int(bench.client.get("glide:{etl}:list-active") or 0) == 0
+    assert bench.client.exists("glide:{etl}:gmo:list-held") == 0
+    assert bench.client.xlen("glide:{etl}:stream") == 0
+    bench.hand.run(retry_failed(FlowRef(bench.etl, "f"), bench))
+    assert bench.stale(Outcome(old, Kind.DONE, "1"))
+    assert bench.begin().job_id == "f~a{0.2}"
+    assert bench.client.ttl(f"glide:{{etl}}:job:{old.job_id}") > 0
+    assert bench.client.hgetall(f"glide:{{etl}}:job:{old.job_id}") == {"revoked": "1"}
 
 
 def test_one_call_leases_a_limited_number_of_elements(bench: Bench) -> None:

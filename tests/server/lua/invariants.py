@@ -11,6 +11,8 @@ from tests.server.lua.keyspace import Dump
 Job = dict[str, str]
 OVER = ("completed", "failed")
 _READY = ({"stream"}, {"pending"}, {"lifo"}, {"priority"})
+TAKEN_BACK = {"revoked", "lastActive"}
+"""What is left for some minutes of the job of an element that its array has taken back from a worker."""
 _PLACE = {
     "waiting": _READY,
     "delayed": ({"scheduled"},),
@@ -96,6 +98,8 @@ class Scan:
                 yield f"job {job_id} is gone but in {places[job_id]}"
         for job_id, job in self.jobs.items():
             state, found = job.get("state", ""), places.get(job_id, [])
+            if job.keys() <= TAKEN_BACK:
+                continue
             if state == "active":
                 allowed: Iterable[set[str]] = [set() if job_id in from_lists else {"pending"}]
             elif state == "group-waiting":

@@ -63,10 +63,11 @@ def after(ctx: Context) -> Any:
 
 
 def leftovers(client: Any) -> list[str]:
-    """The keys of jobs of elements, and of what held them."""
-    return [
+    """The keys of jobs of elements, and of what held them, but for marks for Node workers that expire."""
+    keys = [
         key for key in client.keys("glide:{q}:*") if "{" in key.removeprefix("glide:{q}") or ":jobs" in key
     ]
+    return [key for key in keys if not (client.hkeys(key) == ["revoked"] and client.ttl(key) > 0)]
 
 
 def test_elements_run_as_jobs_and_leave_nothing(
@@ -105,6 +106,31 @@ def test_workers_in_node_run_elements(
     assert handle.result(timeout=30)["after"] == summary(3, 3)
     assert handle.array("part").results() == {0: "did 1", 1: "did 2", 2: "did 3"}
     eventually(lambda: leftovers(node.client) == [])
+
+
+def test_a_late_end_in_node_of_an_element_that_was_taken_back_changes_nothing(
+    flows: FlowProducer, node: Node, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    handle = flows.submit(flow_of(over=["a"]), flow_id="x")
+
+    ran: list[str] = []
+
+    def work(taken: Taken) -> str:
+        ran.append(taken.id)
+        if len(ran) > 1:
+            return '"again"'
+        handle.cancel("enough")
+        assert node.client.hget(f"glide:{{q}}:job:{taken.id}", "revoked") == "1"
+        handle.retry_failed()
+        return '"late"'
+
+    node.run(work)
+    assert ran == ["x~part{0.1}", "x~part{0.2}"]
+    run_worker(["q"], {"after": after})
+    assert handle.result(timeout=30)["after"] == summary(1, 1)
+    assert handle.array("part").results() == {0: "again"}
+    eventually(lambda: leftovers(node.client) == [])
+    assert node.client.zrange("glide:{q}:completed", 0, -1) == ["x~part", "x~after"]
 
 
 def test_node_workers_see_the_data_of_the_array_with_the_item_added(flows: FlowProducer, node: Node) -> None:
