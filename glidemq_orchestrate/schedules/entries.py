@@ -294,6 +294,11 @@ def member(where: KeyName, name: str) -> str:
     return _MARKS[where] + name
 
 
+def is_member(text: str) -> bool:
+    """Whether a text in the index is a member of it, and not something that another program has added."""
+    return text[:1] in _PLACES
+
+
 def place(member: str) -> tuple[KeyName, str]:
     """The hash and the name of an index member."""
     return _PLACES[member[0]], member[1:]

@@ -117,6 +117,17 @@ def test_odd_numbers_in_an_entry_do_not_stop_others_from_firing(
         assert "good" in {entry.name for entry in schedulers.list()}
 
 
+def test_what_others_have_added_to_the_index_is_removed(raw: Any, hand: Hand) -> None:
+    raw.hset(P + b"schedulers", "good", json.dumps(DUE))
+    raw.zadd(P + b"gmo:schedulers:due", {"active": 9e15, "": 9e15, "-gone": 9e15, b"\xff": "inf"})
+    clock = Moving()
+    for _ in range(2):
+        hand.run(ops.tick(ETL, clock))
+        clock.now += 3_600_000
+    assert raw.zrange(P + b"gmo:schedulers:due", 0, -1) == [b"-good"]
+    assert json.loads(raw.hget(P + b"schedulers", "good"))["iterationCount"] == 2
+
+
 def test_a_worker_fires_what_it_can_beside_every_odd_entry(
     raw: Any, schedulers: Schedules, run_worker: RunWorker, eventually: Eventually, queue: Queue
 ) -> None:
