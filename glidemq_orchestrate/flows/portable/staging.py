@@ -26,14 +26,22 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, policy_text
-from glidemq_orchestrate.flows.generation import Before, FlowRef, current_generation
-from glidemq_orchestrate.flows.home import confirm_claim, leave_homes, release_id, take_id
+from glidemq_orchestrate.flows.generation import TOMBSTONE, Before, FlowRef, current_generation
+from glidemq_orchestrate.flows.home import (
+    confirm_claim,
+    drop_claim_after,
+    keep_claim,
+    leave_homes,
+    release_id,
+    take_id,
+)
 from glidemq_orchestrate.flows.node_table import write_table
 from glidemq_orchestrate.flows.portable import node_jobs, owners, records
 from glidemq_orchestrate.flows.portable.node_jobs import add_dependents, add_deps, gate
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.tables import drop_tables, parts_of_size, read_nodes, write_policies
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.tags import tag_new_jobs
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id, read_generation
@@ -159,9 +167,13 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
 def _drop_orphans(ref: FlowRef, nodes: Sequence[CheckedNode]) -> Op[None]:
     """Drop the jobs of these nodes if the flow was removed after its retention.
 
-    In the meantime another client submitted it, and it ran and ended: jobs added since then are orphans.
+    In the meantime another client submitted it, and it ran and ended: jobs added since then are orphans. The
+    claim on its id, which was just made permanent, ends with its tombstone.
     """
     if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
+        yield from ask(drop_claim_after(ref.home.prefix, ref.flow_id, milliseconds(TOMBSTONE)))
+        if not (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:  # it was begun again
+            yield from ask(keep_claim(ref.home.prefix, ref.flow_id))
         names = ((QueueKeys(ref.home.prefix, node.queue), node.name) for node in nodes)
         yield from drop_own(ref, [(queue, node_job_id(ref.flow_id, name)) for queue, name in names])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG
 
 if TYPE_CHECKING:
+    from tests.conftest import RunWorker
     from tests.server.conftest import Hand
 
 ETL = QueueKeys("glide", "etl")
@@ -87,3 +89,27 @@ def test_one_that_was_listed_in_an_older_state_at_its_end_is_corrected(
     }
     assert listed == {"glide:{etl}:gmo:flows:state:cancelled"}
     assert redis_client.zcard("glide:{etl}:gmo:portable") == 0
+
+
+def test_a_submission_that_goes_on_after_the_end_of_its_flow_keeps_no_id(
+    url: str, hand: Hand, redis_client: Any, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client has submitted the same flow, and it was removed after its retention."""
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES["portable"])
+    spec = FlowSpec("n", [node("a"), node("b", "a")], retention=timedelta(milliseconds=1))
+    slow = hand.steps(
+        submit_flow("glide", check_flow(spec), "f", "attach", SystemClock(), reach=REACHES["portable"])
+    )
+    while "glide:{etl}:job:f~a" not in redis_client.keys("*:job:*"):
+        next(slow)
+    with producer.FlowProducer(url) as flows:
+        flow = flows.submit(spec, flow_id="f")
+        run_worker(["etl"], {"work": lambda _: 1})
+        flow.wait(timeout=LONG)
+    while not redis_client.hexists(ETL.flow("f"), "expired_at"):
+        hand.run(upkeep.sweep(ETL, SystemClock()))
+    assert redis_client.ttl("glide:gmo:home:{f}") > 0
+    for _ in slow:
+        pass
+    assert redis_client.ttl("glide:gmo:home:{f}") > 0
+    assert redis_client.keys("*:job:f~*") == []
