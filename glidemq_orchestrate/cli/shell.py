@@ -287,7 +287,7 @@ MetricsPortOption = Annotated[
     typer.Option(
         "--metrics-port",
         help="Serve what it counts, over all its processes, to Prometheus: at /metrics of this port. 0: any "
-        "free port, which is logged. Needs the extra [metrics]. Default: do not.",
+        "free port, which is logged. Needs the extra 'metrics'. Default: do not.",
         min=0,
         max=65535,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
 import typer
 
@@ -39,7 +40,7 @@ def ui(
 ) -> None:
     """Serve a page that shows flows, queues, workers and schedules, and mends them.
 
-    The page works behind any proxy, under any path. Needs the extra [ui].
+    The page works behind any proxy, under any path. Needs the extra "ui".
     """
     app, uvicorn = _imported()
     if host not in LOCAL and not (token or behind_proxy):
@@ -57,9 +58,8 @@ def ui(
     listening.listen(BACKLOG)  # a request that comes before the server runs waits for it
     port = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
-    console.print(
-        f"http://{shown}:{port}/{f'?token={token}' if token else ''}", markup=False, highlight=False
-    )
+    query = f"?{urlencode({'token': token})}" if token else ""  # such as one of base64
+    console.print(f"http://{shown}:{port}/{query}", markup=False, highlight=False)
     console.print("Ctrl-C stops it.", markup=False)
     uvicorn.Server(config).run(sockets=[listening])
 

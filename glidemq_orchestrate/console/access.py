@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -17,7 +18,7 @@ COOKIE: Final = "glidemq_console"
 HEADER: Final = b"x-glidemq"
 """A header that no form of another site can send."""
 MAX_SESSION_BYTES: Final = 4_096
-_LOCAL: Final = frozenset(("localhost", "127.0.0.1", "::1", "testserver"))
+_LOCAL: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     b"font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
@@ -46,6 +47,8 @@ class Access:
         self, app: App, *, token: str, is_behind_proxy: bool, close: Callable[[], Awaitable[None]]
     ) -> None:
         self._app, self._token, self._is_behind_proxy, self._close = app, token, is_behind_proxy, close
+        self._proof = sha256(f"{COOKIE} {token}".encode()).hexdigest()  # a cookie cannot hold every token
+        self._cookie_name = f"{COOKIE}_{self._proof[:8]}"  # consoles on other ports share the cookies
 
     async def aclose(self) -> None:
         """Close the connections to the server."""
@@ -79,14 +82,22 @@ class Access:
         """Why a request must not be answered, whoever sends it."""
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._token and not self._is_behind_proxy and _name(host) not in _LOCAL:
-            return 421, f"this console answers to localhost only, not to {host!r:.80}", "set a token"
+            return (
+                421,
+                f"this console answers to localhost only, not to {host!r:.80}",
+                "start it with --token, or with --behind-proxy if a proxy signs people in",
+            )
         if scope["method"] in ("GET", "HEAD"):
             return None
         origin = headers.get(b"origin", b"").decode("latin-1")
         if HEADER not in headers:
             return 403, "a change needs the header X-GlideMQ", "send X-GlideMQ: 1"
-        if origin and not self._is_behind_proxy and urlsplit(origin).netloc != host:
-            return 403, "this request comes from another site", ""
+        if origin and not self._is_behind_proxy and _place(origin) != host:
+            return (
+                403,
+                "this request comes from another site",
+                "if a proxy in front of the console changes the name of the host, keep it, or use --behind-proxy",
+            )
         return None
 
     def _is_known(self, headers: MutableMapping[bytes, bytes]) -> bool:
@@ -99,7 +110,8 @@ class Access:
             cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
         except CookieError:
             return False
-        return COOKIE in cookies and self._fits(cookies[COOKIE].value)
+        found = cookies.get(self._cookie_name)
+        return found is not None and hmac.compare_digest(found.value.encode(), self._proof.encode())
 
     def _fits(self, given: str) -> bool:
         return bool(self._token) and hmac.compare_digest(given.encode(), self._token.encode())
@@ -129,7 +141,7 @@ class Access:
     def _cookie(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         secure = "; Secure" if scope.get("scheme") == "https" else ""
         path = scope.get("root_path", "") or "/"
-        text = f"{COOKIE}={self._token}; Path={path}; HttpOnly; SameSite=Strict{secure}"
+        text = f"{self._cookie_name}={self._proof}; Path={path}; HttpOnly; SameSite=Strict{secure}"
         return [(b"set-cookie", text.encode("latin-1"))] if self._token else []
 
 
@@ -141,7 +153,20 @@ def _path(scope: Scope) -> str:
 
 def _name(host: str) -> str:
     """The name in a host header, without the port."""
-    return urlsplit(f"//{host}").hostname or ""
+    if "@" in host:
+        return ""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # such as of a bracket that is not closed
+        return ""
+
+
+def _place(origin: str) -> str:
+    """The host and port of an origin."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _with_headers(send: Send) -> Send:

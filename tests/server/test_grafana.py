@@ -61,7 +61,7 @@ def exported(
     assert running.worker.metrics_url is not None
     found = samples(httpx.get(running.worker.metrics_url).text)
     running.stop()  # reports its statistics
-    with TestClient(create_app(url)) as console:
+    with TestClient(create_app(url), base_url="http://localhost") as console:
         return found | samples(console.get("/metrics").text)
 
 

@@ -26,7 +26,9 @@ def open_console(url: str) -> Iterator[Callable[..., TestClient]]:
     from glidemq_orchestrate.console import create_app  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
-        yield lambda **options: stack.enter_context(TestClient(create_app(url, **options)))
+        yield lambda **options: stack.enter_context(
+            TestClient(create_app(url, **options), base_url="http://localhost")
+        )
 
 
 @pytest.fixture

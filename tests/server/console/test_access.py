@@ -21,8 +21,10 @@ TOKEN = "very-secret-token"
 def test_without_a_token_only_this_machine_is_answered(open_console: Callable[..., TestClient]) -> None:
     console = open_console()
     assert console.get("/api/about", headers={"host": "localhost:8790"}).status_code == 200
-    reply = console.get("/api/about", headers={"host": "evil.example"})
-    assert (reply.status_code, "localhost only" in reply.json()["error"]) == (421, True)
+    for host in ("evil.example", "testserver", "localhost.evil.example", "[evil", "evil.example@localhost", ""):
+        reply = console.get("/api/about", headers={"host": host})
+        assert (reply.status_code, "localhost only" in reply.json()["error"]) == (421, True), host
+        assert "--token" in reply.json()["fix"]
 
 
 def test_a_token_is_needed_for_every_answer(open_console: Callable[..., TestClient]) -> None:
@@ -44,6 +46,29 @@ def test_the_cookie_of_a_session_is_enough(open_console: Callable[..., TestClien
     assert console.get("/api/about").status_code == 200
 
 
+@pytest.mark.parametrize("token", ["a b;c, d", "+/==", "\u043f\u0430\u0440\u043e\u043b\u044c", '"quoted"'])
+def test_a_token_may_have_any_characters(open_console: Callable[..., TestClient], token: str) -> None:
+    console = open_console(token=token)
+    reply = console.post("/api/session", headers=WRITES, json={"token": token})
+    assert token not in reply.headers["set-cookie"]
+    assert console.get("/api/about").status_code == 200
+    other = open_console(token=token)
+    other.get("/", params={"token": token})
+    assert other.get("/api/about").status_code == 200
+
+
+def test_consoles_on_other_ports_leave_the_session_alone(open_console: Callable[..., TestClient]) -> None:
+    every, kept = {token: open_console(token=token) for token in (TOKEN, "another")}, dict[str, str]()
+    for token, console in every.items():
+        reply = console.post("/api/session", headers=WRITES, json={"token": token})
+        name, _, value = reply.headers["set-cookie"].partition(";")[0].partition("=")
+        kept[name] = value  # a browser sends the cookies of a host to all of its ports
+    cookies = "; ".join(f"{name}={value}" for name, value in kept.items())
+    for console in every.values():
+        console.cookies.clear()
+        assert console.get("/api/about", headers={"cookie": cookies}).status_code == 200
+
+
 def test_a_token_in_the_address_opens_the_page_and_leaves_the_address(
     open_console: Callable[..., TestClient],
 ) -> None:
@@ -61,7 +86,8 @@ def test_a_token_in_the_address_opens_the_page_and_leaves_the_address(
         ({}, 403),
         (WRITES | {"origin": "https://evil.example"}, 403),
         (WRITES | {"origin": "null"}, 403),
-        (WRITES | {"origin": "http://testserver"}, 200),
+        (WRITES | {"origin": "http://["}, 403),
+        (WRITES | {"origin": "http://localhost"}, 200),
         (WRITES, 200),
     ],
 )
@@ -94,7 +120,7 @@ def test_it_can_be_mounted_under_any_path(url: str) -> None:
         await console.aclose()
 
     app = Starlette(routes=[Mount("/tools/glidemq", console)], lifespan=lifespan)
-    with TestClient(app) as client:
+    with TestClient(app, base_url="http://localhost") as client:
         assert client.get("/tools/glidemq/api/about").status_code == 401
         reply = client.post("/tools/glidemq/api/session", headers=WRITES, json={"token": TOKEN})
         assert "Path=/tools/glidemq" in reply.headers["set-cookie"]

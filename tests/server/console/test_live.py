@@ -283,3 +283,6 @@ def test_beyond_this_machine_it_needs_a_token(url: str, start_ui: Callable[..., 
     headers = {"authorization": f"Bearer {token[1]}"}
     assert ui.get("/api/about", headers=headers).status_code == 200
     assert ui.stop() in (0, 130)
+    with httpx.Client() as browser:
+        browser.get(start_ui(url, "--token", "a+b/c==").address)  # such as openssl rand -base64 makes
+        assert browser.cookies

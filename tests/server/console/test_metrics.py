@@ -185,7 +185,7 @@ def test_without_a_server_it_says_so() -> None:
 
     from glidemq_orchestrate.console import create_app  # noqa: PLC0415
 
-    with TestClient(create_app("valkey://127.0.0.1:1")) as console:
+    with TestClient(create_app("valkey://127.0.0.1:1"), base_url="http://localhost") as console:
         found = scrape(console)
     assert value(found, "up") == 0
     assert value(found, "scrape_errors_total", part="memory") == 1
