@@ -205,7 +205,9 @@ async def _told(console: Any, flow_id: Name) -> AsyncIterator[bytes]:
         if change is None:
             yield PULSE
             continue
-        data = {key: change[key] for key in ("states", "arrays")} | {"flow": flow_row(change["status"])}
+        data = {key: change[key] for key in ("states", "arrays") if key in change}
+        if "status" in change:
+            data["flow"] = flow_row(change["status"])
         yield f"event: {change['kind']}\ndata: {json.dumps(data)}\n\n".encode()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.clients.client import AsyncClient
 from glidemq_orchestrate.console.snapshots import FlowView, FlowViews
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError
 from glidemq_orchestrate.events import Event
 from glidemq_orchestrate.flows.elements import COUNTED, summary_of
 from glidemq_orchestrate.flows.graph import failed_letter
@@ -18,6 +18,8 @@ from glidemq_orchestrate.flows.graph import failed_letter
 EVERY_SECONDS: Final = 0.5
 READ_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 2.0
+ANSWER_SECONDS: Final = 5.0
+"""A server that does not answer for so long is away."""
 PULSE_SECONDS: Final = 15.0
 """A silent stream says so often that it is there: many proxies cut connections after a minute or less."""
 MANY: Final = 20_000
@@ -69,7 +71,7 @@ class FlowLive:
         self._sent: dict[int, dict[str, int]] = {}
         self._arrays: dict[str, Mapping[str, int]] = {}
         self._changed_arrays: set[str] = set()
-        self._is_dirty = True
+        self._is_dirty, self._is_away = True, False
 
     @property
     def queues(self) -> set[str]:
@@ -103,14 +105,24 @@ class FlowLive:
         self._sent = {at: group.states for at, group in enumerate(snapshot.groups)}
         while not self.is_over:
             await asyncio.sleep(EVERY_SECONDS)
-            with contextlib.suppress(GlideMQError):  # the page says that the server is away
-                if self.is_stale or loop.time() - read_at > again:
-                    await self.view.refresh(force=True)
+            try:
+                is_due = self.is_stale or self._is_away or loop.time() - read_at > again
+                if is_due or self._is_dirty:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        self.view.status = await self.view.flow.status()
+                if is_due:
+                    await self.view.refresh(self.view.status, force=True)
                     self.is_stale, read_at, self._is_dirty = False, loop.time(), True
-                elif self._is_dirty:
-                    self.view.status = await self.view.flow.status()
                 if self._is_dirty:
                     await self._tell()
+                self._is_away = False
+            except (FlowNotFound, FlowExpired):
+                self.is_over = True
+                self._put({"kind": "reload"})  # the page finds out that it is gone
+            except (GlideMQError, TimeoutError):
+                if not self._is_away:
+                    self._put({"kind": "away"})
+                self._is_away = True  # when it is back, all is read and told
 
     async def _tell(self) -> None:
         view = self.view
@@ -127,8 +139,11 @@ class FlowLive:
             kind, self.is_over = "ended", True
         arrays = {name: await self._counts(name) for name in self._changed_arrays}
         self._changed_arrays.clear()
+        self._put({"kind": kind, "states": changed, "status": view.status, "arrays": arrays})
+
+    def _put(self, change: dict[str, Any]) -> None:
         for listener in self.listeners:
-            listener.put_nowait({"kind": kind, "states": changed, "status": view.status, "arrays": arrays})
+            listener.put_nowait(change)
 
     async def _counts(self, name: str) -> Mapping[str, int]:
         """How many elements of an array have ended: as its last event told, or read after it has failed."""
@@ -183,7 +198,7 @@ class Live:
                 with contextlib.suppress(TimeoutError):
                     change = await asyncio.wait_for(mine.get(), PULSE_SECONDS)
                 yield change
-                if change is not None and change["kind"] != "change":
+                if change is not None and change["kind"] in {"ended", "reload"}:
                     return
         finally:
             live.listeners.discard(mine)

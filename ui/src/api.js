@@ -165,6 +165,7 @@ export function useLive(id, isOn, onChange, reload) {
         }
         handlers.current.onChange(change);
       });
+      source.addEventListener("away", () => (isAway.value = true));
       source.addEventListener("reload", () => handlers.current.reload()); // it has other nodes now
       source.addEventListener("ended", () => {
         source.close();

@@ -246,6 +246,34 @@ def test_it_goes_on_when_the_server_is_back(tmp_path: Any, start_ui: Callable[..
         assert reply.json()["flow"]["total"] == 5
 
 
+def test_who_looks_at_a_flow_is_told_that_the_server_is_away_and_back(
+    tmp_path: Any, start_ui: Callable[..., Ui]
+) -> None:
+    with EmbeddedServer(data_dir=tmp_path) as server, FlowProducer(server.url) as flows:
+        flows.submit(fan_out(3), flow_id="f")
+        ui, port = start_ui(server.url), int(server.url.rpartition(":")[2])
+        told = changes(ui.base, "f")
+        assert next(told)[0] == "change"
+    while (kind := next(told)[0]) == "change":
+        pass
+    assert kind == "away"
+    with EmbeddedServer(data_dir=tmp_path, port=port):
+        kind, data = next(told)
+        assert (kind, data["flow"]["state"]) == ("change", "running")
+
+
+def test_who_looks_at_a_flow_is_told_when_it_is_gone(
+    flows: FlowProducer, redis_client: Any, url: str, start_ui: Callable[..., Ui]
+) -> None:
+    flows.submit(fan_out(3), flow_id="f")
+    ui = start_ui(url)
+    for kind, _ in changes(ui.base, "f"):
+        if kind == "change":
+            redis_client.delete(*redis_client.keys("glide:*"))
+    assert kind == "reload"
+    assert ui.get("/api/flows/f").status_code == 404
+
+
 @pytest.mark.long
 def test_a_silent_server_is_said_in_time(tmp_path: Any, start_ui: Callable[..., Ui]) -> None:
     with EmbeddedServer(data_dir=tmp_path) as server, FlowProducer(server.url) as flows:
