@@ -96,7 +96,7 @@ class Access:
             return (
                 403,
                 "this request comes from another site",
-                "if a proxy in front of the console changes the name of the host, keep it, or use --behind-proxy",
+                "a proxy in front of the console must keep the host; or start it with --behind-proxy",
             )
         return None
 

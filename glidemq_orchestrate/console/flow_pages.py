@@ -17,9 +17,7 @@ from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_r
 from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.console.snapshots import MAX_EXACT
-from glidemq_orchestrate.errors import (
-    NodeNotFound,
-)
+from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, critical_path
@@ -27,6 +25,7 @@ from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, critical_pa
 router = APIRouter(dependencies=[Depends(check_signed_in)])
 GUARDED: Final = [Depends(check_flow)]
 PAGE: Final = 50
+SEARCH_PAGE: Final = 500
 MAX_SEARCHED: Final = 2_000
 """How many flows a search looks at, newest first."""
 MAX_LINKED: Final = 200
@@ -56,16 +55,21 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
     limit: Annotated[int, Query(ge=1, le=200)] = PAGE,
     cursor: str = "",
 ) -> dict[str, Any]:
-    """Flows, newest first. A search matches ids, names, labels such as a DAG or a run, and ids of jobs."""
+    """Flows, newest first. A search matches ids, names, labels such as a DAG or a run, and ids of jobs.
+
+    ``searched``: after so many flows it has stopped, and goes on from ``next``.
+    """
     producer = console.client.flows
     key, is_label, value = label.partition("=")
+    if label and not is_label:
+        raise ConfigurationError(f"a label is looked for as key=value, got {label!r:.80}")
     filters: dict[str, Any] = {"state": state or None, "since": since}
     filters["label"] = (key, value) if is_label else None
     before = await (await producer.get(cursor)).status() if cursor else None
     found: list[FlowStatus] = []
     words, looked = search.lower().split(), 0
     while len(found) < limit and looked < MAX_SEARCHED:
-        page = await producer.list(**filters, before=before, limit=500 if words else limit)
+        page = await producer.list(**filters, before=before, limit=SEARCH_PAGE if words else limit)
         looked += len(page)
         for status in page:
             before = status
@@ -75,11 +79,16 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
                 found.append(status)
                 if len(found) == limit:
                     break
-        if len(page) < (500 if words else limit):
+        if len(page) < (SEARCH_PAGE if words else limit):
             before = None if len(found) < limit else before
             break
-    is_more = before is not None and len(found) == limit
-    return {"flows": [flow_row(one) for one in found], "next": found[-1].id if is_more else None}
+    is_cut = before is not None and len(found) < limit
+    last = before if is_cut else found[-1] if len(found) == limit and before is not None else None
+    return {
+        "flows": [flow_row(one) for one in found],
+        "next": last.id if last is not None else None,
+        "searched": looked if is_cut else None,
+    }
 
 
 async def of(console: Shared, request: Request) -> Response:

@@ -40,6 +40,8 @@ async def whole_data(console: Shared, flow_id: Name, name: Name) -> Response:
     """The data of a node as a whole."""
     flow = await console.client.flows.get(flow_id)
     node = await flow.node(name)
+    if place := _place((await console.views.get(flow_id)).snapshot, name):
+        return PlainTextResponse(shown(await flow.array(place[0]).item(place[1]), whole=True)["text"])
     job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
     return PlainTextResponse(shown(job.data, whole=True)["text"])
 
@@ -48,8 +50,12 @@ async def whole_data(console: Shared, flow_id: Name, name: Name) -> Response:
 async def whole_result(console: Shared, flow_id: Name, name: Name) -> Response:
     """The result of a node as a whole."""
     flow = await console.client.flows.get(flow_id)
-    found = await flow.results([name])
-    return PlainTextResponse(shown(found.get(name), whole=True)["text"])
+    await flow.node(name)
+    if place := _place((await console.views.get(flow_id)).snapshot, name):
+        result = (await flow.array(place[0]).results(place[1], place[1] + 1)).get(place[1])
+    else:
+        result = (await flow.results([name])).get(name)
+    return PlainTextResponse(shown(result, whole=True)["text"])
 
 
 @router.get("/flows/{flow_id}/nodes/{name}/logs")
@@ -84,11 +90,18 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
 
 async def _element(flow: AsyncFlow, snapshot: Snapshot, name: str) -> dict[str, Any] | None:
     """Which element of which array this is; None for a node."""
+    if (place := _place(snapshot, name)) is None:
+        return None
+    counts = await flow.array(place[0]).counts()
+    return {"array": place[0], "index": place[1], "of": counts.elements}
+
+
+def _place(snapshot: Snapshot, name: str) -> tuple[str, int] | None:
+    """The array and the position of an element; None for a node."""
     if name in snapshot.index:
         return None
     array, _, index = name.rpartition("[")
-    counts = await flow.array(array).counts()
-    return {"array": array, "index": int(index.rstrip("]")), "of": counts.elements}
+    return array, int(index.rstrip("]"))
 
 
 def _dependents(snapshot: Snapshot, name: str) -> list[str]:
@@ -129,10 +142,8 @@ def _spark_url(progress: Any) -> str:
 async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
     """Data, inputs and result; None for what was removed."""
     found: dict[str, Any] = {"data": None, "result": None, "inputs": {}, "code": ""}
-    if "[" in node.name and node.name not in (await console.views.get(flow.id)).snapshot.index:
-        array, _, index = node.name.rpartition("[")
-        elements = flow.array(array)
-        at = int(index.rstrip("]"))
+    if place := _place((await console.views.get(flow.id)).snapshot, node.name):
+        elements, at = flow.array(place[0]), place[1]
         found["data"] = shown(await elements.item(at))
         results = await elements.results(at, at + 1)
         found["result"] = shown(results[at]) if at in results else None

@@ -9,12 +9,14 @@ from urllib.parse import unquote
 from fastapi import Depends, Request
 from pydantic import AfterValidator
 
-from glidemq_orchestrate.console.shown import masked_line, time_text
+from glidemq_orchestrate.console.shown import masked_line, masked_value, time_text
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.queues.failure_groups import FailureGroups
 
 MAX_NAMES: Final = 20
+MAX_EXAMINED: Final = 2_000
+"""Among so many failed jobs and nodes, groups of failures are looked for."""
 
 
 def _console(request: Request) -> Any:
@@ -22,7 +24,14 @@ def _console(request: Request) -> Any:
 
 
 Shared = Annotated[Any, Depends(_console)]
-Name = Annotated[str, AfterValidator(unquote)]
+
+
+def _decoded(text: str) -> str:
+    """A name of a path. Browsers leave out . and .., so these come after a byte that no text has."""
+    return unquote(text.removeprefix("%FF"))
+
+
+Name = Annotated[str, AfterValidator(_decoded)]
 """A name in a path, which is not decoded before, as it may contain any character; see ``access.py``."""
 
 
@@ -44,7 +53,7 @@ def flow_row(status: FlowStatus) -> dict[str, Any]:
         "labels": dict(status.labels),
         "created_at": time_text(status.created_at),
         "finished_at": time_text(status.finished_at),
-        "note": status.note,
+        "note": masked_line(status.note),
     }
 
 
@@ -62,7 +71,7 @@ def node_row(node: NodeStatus) -> dict[str, Any]:
         "started_at": time_text(node.started_at),
         "finished_at": time_text(node.finished_at),
         "worker": node.worker,
-        "progress": node.progress,
+        "progress": masked_value(node.progress)[0],
         "reruns": node.reruns,
         "ignored": node.ignored,
         "after": list(node.after[:MAX_NAMES]),
@@ -97,6 +106,7 @@ def failure_rows(groups: FailureGroups) -> list[dict[str, Any]]:
         {
             "group": masked_line(one.group),
             "count": one.count,
+            "nodes": one.nodes,
             "reason": masked_line(one.samples[0].reason) if one.samples else "",
             "first_at": time_text(one.first_at),
             "last_at": time_text(one.last_at),

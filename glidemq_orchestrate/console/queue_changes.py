@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from glidemq_orchestrate.console.guard import check_queues
-from glidemq_orchestrate.console.parts import Name, Shared
-from glidemq_orchestrate.console.shown import time_text
+from glidemq_orchestrate.console.parts import MAX_EXAMINED, Name, Shared
+from glidemq_orchestrate.console.shown import MASK, masked_line, time_text
 from glidemq_orchestrate.errors import ConfigurationError, JobStateConflict
 from glidemq_orchestrate.jobs.options import JobOptions, RunOptions
 
@@ -51,7 +51,13 @@ class Group(BaseModel):
 @router.post("/queues/{name}/retry-group")
 async def retry_group(console: Shared, name: Name, which: Group) -> dict[str, Any]:
     """Run up to 1,000 failed jobs of a group of failures again, oldest first; nodes are for their flows."""
-    count = await console.client.queue(name).retry_failures(which.group, limit=MAX_RETRIED)
+    queue, groups, count = console.client.queue(name), [which.group], 0
+    if MASK in which.group:  # the page does not know its real name
+        found = await queue.failures(max_examined=MAX_EXAMINED)
+        groups = [one.group for one in found if masked_line(one.group) == which.group]
+    for group in groups:
+        if count < MAX_RETRIED:
+            count += await queue.retry_failures(group, limit=MAX_RETRIED - count)
     return {"ok": True, "count": count}
 
 

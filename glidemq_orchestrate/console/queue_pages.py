@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query
 
 from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.console.guard import check_queues
-from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, job_row
+from glidemq_orchestrate.console.parts import MAX_EXAMINED, Name, Shared, failure_rows, job_row
 from glidemq_orchestrate.console.queue_lists import handler_rows, rate_row
 from glidemq_orchestrate.console.rates import rates
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
@@ -68,7 +68,7 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
         found.is_paused(),
         found.workers(),
         found.statistics(),
-        found.failures(max_examined=2_000),
+        found.failures(max_examined=MAX_EXAMINED),
         found.get_jobs(JobState.ACTIVE, limit=MAX_ACTIVE, exclude_data=True),
         found.lost_workers(),
     )

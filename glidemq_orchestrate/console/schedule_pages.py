@@ -71,7 +71,7 @@ async def _runs(queue: AsyncQueue, entry: ScheduleEntry) -> list[Job]:
         job.id: job
         for some in every
         for job in some
-        if job.name == entry.job and job.schedule in (None, entry.name)
+        if job.name == entry.job and job.schedule in (None, entry.name) and job.flow_id is None
     }
     oldest = datetime.min.replace(tzinfo=UTC)
     return sorted(found.values(), key=lambda job: job.created_at or oldest, reverse=True)[:MAX_SHOWN]

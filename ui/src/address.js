@@ -14,6 +14,9 @@ export function viewOf(hash) {
   return { parts: parts.length ? parts : ["flows"], params: Object.fromEntries(new URLSearchParams(query)) };
 }
 
+// A browser leaves out the parts . and .. of an address, so they come after a byte that no text has.
+const part = (text) => (/^\.\.?$/.test(text) ? `%FF${text}` : encodeURIComponent(text));
+
 /** A relative URL of the service; every part may contain any characters. */
 export function url(parts, params = {}) {
   const query = new URLSearchParams();
@@ -21,7 +24,7 @@ export function url(parts, params = {}) {
     if (value !== "" && value !== null && value !== undefined) query.set(key, value);
   }
   const text = query.toString();
-  return `api/${parts.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+  return `api/${parts.map(part).join("/")}${text ? `?${text}` : ""}`;
 }
 
 export const OPTIONS = { credentials: "same-origin", cache: "no-store" };

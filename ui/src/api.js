@@ -8,11 +8,19 @@ export const about = signal(null);
 export const isAway = signal(false);
 export const needsToken = signal(false);
 export const news = signal(""); // read out by screen readers
+export const done = signal(""); // what the last action did
+const TOLD = 10000; // milliseconds
 const SLOW = 15000; // milliseconds; a server that does not answer for longer is away
 let skew = 0; // of the clock here, in milliseconds
 
 export const now = () => Date.now() + skew;
 export const announce = (text) => (news.value = text);
+let doneTimer;
+export const tell = (text) => {
+  done.value = text;
+  clearTimeout(doneTimer);
+  doneTimer = setTimeout(() => (done.value = ""), TOLD);
+};
 export const canChange = () => about.value !== null && about.value.read_only !== true;
 
 export class ApiError extends Error {

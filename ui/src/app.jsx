@@ -1,7 +1,7 @@
 // The shell: navigation, banner, the page of the link, the dialog.
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { about, isAway, loadAbout, needsToken, news, post } from "./api.js";
+import { about, done, isAway, loadAbout, needsToken, news, post } from "./api.js";
 import { link, route } from "./route.js";
 import { choice } from "./theme.js";
 import { Flow } from "./pages/flow.jsx";
@@ -62,6 +62,7 @@ function App() {
       <Top section={parts[0]} />
       <div role="status" aria-live="polite" class="banner-place">
         {isAway.value && <p class="banner">The queue server cannot be reached. This page goes on by itself.</p>}
+        {done.value && <p class="banner told">{done.value}</p>}
       </div>
       <p class="hidden" role="status" aria-live="polite">{news.value}</p>
       <main id="main" tabIndex="-1">{needsToken.value ? <Token /> : <Guard key={path}>{page}</Guard>}</main>

@@ -21,7 +21,14 @@ TOKEN = "very-secret-token"
 def test_without_a_token_only_this_machine_is_answered(open_console: Callable[..., TestClient]) -> None:
     console = open_console()
     assert console.get("/api/about", headers={"host": "localhost:8790"}).status_code == 200
-    for host in ("evil.example", "testserver", "localhost.evil.example", "[evil", "evil.example@localhost", ""):
+    for host in (
+        "evil.example",
+        "testserver",
+        "localhost.evil.example",
+        "[evil",
+        "evil.example@localhost",
+        "",
+    ):
         reply = console.get("/api/about", headers={"host": host})
         assert (reply.status_code, "localhost only" in reply.json()["error"]) == (421, True), host
         assert "--token" in reply.json()["fix"]

@@ -247,6 +247,15 @@ def test_an_unknown_flow_and_a_wrong_token_say_so(look: Callable[..., Page]) -> 
     expect(field).to_be_hidden()
 
 
+def test_a_node_named_by_dots_is_cancelled_alone(flows: FlowProducer, look: Callable[..., Page]) -> None:
+    flow = flows.submit(FlowSpec("n", [FlowNode("..", queue="etl"), FlowNode("b", queue="etl")]), flow_id="f")
+    page = look("#/flows/f/nodes/..")
+    page.get_by_role("button", name="Cancel this node").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel this node").click()
+    expect(page.locator("h1")).to_contain_text("failed")
+    assert (flow.node("b").state, flow.status().state) == ("waiting", "running")
+
+
 def test_a_slash_focuses_the_search(failed: Flow, look: Callable[..., Page]) -> None:
     page = look("#/flows")
     expect(page.locator("main")).to_contain_text("nightly")
@@ -385,6 +394,7 @@ def test_a_group_of_failures_is_retried_by_clicking(
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Up to 3 failed jobs of the group ValueError run again")
     dialog.get_by_role("button", name="Retry this group").click()
+    expect(page.locator(".told")).to_have_text("Retry this group: 3 jobs.")
     expect(page.locator("main")).to_contain_text("3 completed")
 
 

@@ -28,7 +28,9 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.clients.schedules import Schedules
+from glidemq_orchestrate.console import flow_pages
 from glidemq_orchestrate.jobs.option_values import TokenBucket
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.console.conftest import SECRET, WRITES, spec
@@ -69,6 +71,20 @@ def test_flows_are_listed_newest_first_in_pages(console: TestClient, flows: Flow
 def test_a_search_finds_ids_labels_and_jobs(console: TestClient, failed: Flow, words: str) -> None:
     assert [flow["id"] for flow in get(console, "/api/flows", search=words)["flows"]] == [failed.id]
     assert get(console, "/api/flows", search=f"{words} other")["flows"] == []
+
+
+def test_a_search_says_where_it_stopped_and_goes_on(
+    console: TestClient, flows: FlowProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_pages, "MAX_SEARCHED", 3)
+    monkeypatch.setattr(flow_pages, "SEARCH_PAGE", 3)
+    for name in ("wanted", "a", "b", "c", "d"):
+        flows.submit(FlowSpec("n", [FlowNode("a", queue="etl")]), flow_id=name)
+    first = get(console, "/api/flows", search="wanted")
+    assert (first["flows"], first["next"], first["searched"]) == ([], "b", 3)
+    more = get(console, "/api/flows", search="wanted", cursor=first["next"])
+    assert [one["id"] for one in more["flows"]] == ["wanted"]
+    assert (more["next"], more["searched"]) == (None, None)
 
 
 def test_a_flow_is_folded_into_groups_in_layers(console: TestClient, failed: Flow) -> None:
@@ -188,7 +204,9 @@ def test_an_element_of_an_array_is_shown(
     flow.wait(timeout=30)
     (group,) = get(console, "/api/flows/f")["groups"]
     assert group["array"] == {"elements": 2, "completed": 2, "failed": 0, "skipped": 0}
-    element = get(console, "/api/flows/f/nodes/clean%5B1%5D")
+    path = "/api/flows/f/nodes/clean%5B1%5D"
+    assert (console.get(f"{path}/data").json(), console.get(f"{path}/result").json()) == ({"n": 2}, 20)
+    element = get(console, path)
     assert (element["state"], element["result"]["text"]) == ("completed", "20")
     assert json.loads(element["data"]["text"]) == {"n": 2}
     assert element["element"] == {"array": "clean", "index": 1, "of": 2}
@@ -201,6 +219,20 @@ def test_names_may_contain_anything(console: TestClient, flows: FlowProducer) ->
     path = "/api/flows/f%2Fnodes%2Fg/nodes/a%2Fb%20%2525%20%3F%26%23%C3%A9%2Fnodes%2Fx"
     assert get(console, path)["name"] == name
     assert console.get(f"{path}/data").json() == {"k": 1}
+
+
+def test_a_name_of_dots_is_no_part_that_browsers_leave_out(console: TestClient, flows: FlowProducer) -> None:
+    for name in ("..", "."):
+        flow = flows.submit(
+            FlowSpec("n", [FlowNode(name, queue="etl"), FlowNode("b", queue="etl")]), flow_id=name
+        )
+        path = f"/api/flows/%FF{name}/nodes/%FF{name}"
+        assert (get(console, f"/api/flows/%FF{name}")["flow"]["id"], get(console, path)["name"]) == (
+            name,
+            name,
+        )
+        assert console.post(f"{path}/cancel", headers=WRITES).status_code == 200
+        assert (flow.node("b").state, flow.status().state) == ("waiting", "running")
 
 
 def test_queues_workers_and_schedules(
@@ -331,6 +363,22 @@ def test_a_group_of_failures_runs_again(
     eventually(lambda: get(console, "/api/queues/etl")["failures"] == [])
 
 
+def test_a_group_whose_name_has_a_secret_runs_again_by_its_masked_name(
+    console: TestClient, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    def work(ctx: Context) -> None:
+        ctx.fail("no", group=f"valkey://me:{SECRET}@db")
+
+    queue.add_many([NewJob("work"), NewJob("work")])
+    worker = run_worker(["etl"], {"work": work})
+    eventually(lambda: queue.counts()[JobState.FAILED] == 2)
+    worker.stop()
+    (group,) = get(console, "/api/queues/etl")["failures"]
+    assert (group["group"], group["nodes"]) == ("valkey://me:***@db", 0)
+    body = {"group": group["group"]}
+    assert console.post("/api/queues/etl/retry-group", headers=WRITES, json=body).json()["count"] == 2
+
+
 def test_a_queue_is_paused_and_its_dead_letters_are_replayed(
     console: TestClient, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
@@ -396,6 +444,13 @@ def test_a_schedule_has_its_next_times_and_last_runs(
         assert console.get("/api/queues/etl/schedules/no").status_code == 404
 
 
+def test_nodes_of_flows_are_no_runs_of_a_schedule(console: TestClient, flows: FlowProducer, url: str) -> None:
+    flows.submit(FlowSpec("n", [FlowNode("clean", queue="etl")]), flow_id="f")
+    with Schedules("etl", url) as schedules:
+        schedules.upsert("nightly", Schedule(cron="0 3 * * *"), JobTemplate("clean"))
+    assert get(console, "/api/queues/etl/schedules/nightly")["last"] == []
+
+
 def test_a_schedule_is_paused_and_resumed(console: TestClient, url: str) -> None:
     with Schedules("etl", url) as schedules:
         schedules.upsert("nightly", Schedule(cron="0 3 * * *"))
@@ -443,6 +498,8 @@ def test_unknown_things_are_404_and_bad_filters_400(console: TestClient) -> None
         assert (reply.status_code, bool(reply.json()["error"])) == (404, True), path
     reply = console.get("/api/flows", params={"state": "odd"})
     assert (reply.status_code, "state" in reply.json()["error"]) == (400, True)
+    reply = console.get("/api/flows", params={"label": "sales"})
+    assert (reply.status_code, "key=value" in reply.json()["error"]) == (400, True)
 
 
 @pytest.mark.parametrize("nodes", [10_000])

@@ -4,7 +4,7 @@ import { flowLink, link, route, setParams } from "../route.js";
 import { FlowBar } from "../parts/bar.jsx";
 import { State } from "../parts/states.jsx";
 import { Choice, Problem, Search, Table } from "../parts/table.jsx";
-import { Labels, Short, list, str } from "../parts/text.jsx";
+import { Labels, Short, list, plural, str } from "../parts/text.jsx";
 import { Lasted, Time } from "../parts/time.jsx";
 
 const STATES = [["", "all"], ...["running", "failed", "completed", "cancelled", "staging", "unknown"].map((one) => [one, one])];
@@ -55,10 +55,11 @@ export function Flows() {
       <Problem error={source.error} />
       {source.data && (
         <Table label="Flows" columns={COLUMNS} rows={rows} keyOf={(flow) => flow.id} isLoading={source.isLoading}
-          none={state || search || label || hours ? "No flow matches these filters." : "There are no flows yet."} />
+          none={source.data.searched ? "No flow among these matches." : state || search || label || hours ? "No flow matches these filters." : "There are no flows yet."} />
       )}
       {!source.data && !source.error && <p class="quiet">Loading…</p>}
       <nav class="pages" aria-label="Pages of flows">
+        {source.data?.searched && <span>{plural(source.data.searched, "flow")} {cursor ? "more were" : "were"} searched, and there are older ones.</span>}
         {cursor && <a href={link(["flows"], { ...route.value.params, cursor: "" })}>Newest flows</a>}
         {source.data?.next && <a href={link(["flows"], { ...route.value.params, cursor: source.data.next })}>Older flows</a>}
       </nav>

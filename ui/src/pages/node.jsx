@@ -75,7 +75,9 @@ export function Node({ id, name }) {
       )}
       {node.array && <Elements id={id} name={name} array={node.array} states={{ [node.state]: 1 }} failed={list(node.failed_elements)} />}
       <Facts node={node} />
-      <Logs id={id} name={name} first={node.logs} isLive={!isOver} />
+      {node.element
+        ? <section><h2>Log</h2><p class="quiet">Its lines are in the <a href={nodeLink(id, node.element.array)}>log of the array</a>: they begin with [{node.element.index}].</p></section>
+        : <Logs id={id} name={name} first={node.logs} isLive={!isOver} />}
       <div class="columns">
         <Payload title="Data" text={node.data} whole={whole("data")} />
         <Payload title="Result" text={node.result} whole={whole("result")} />

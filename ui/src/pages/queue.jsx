@@ -94,7 +94,7 @@ function Buttons({ name, queue, reload }) {
       {queue.paused
         ? <Action action={act("resume", "Resume the queue", "Workers start jobs of this queue again.")} />
         : <Action action={act("pause", "Pause the queue", "Workers start no more jobs of this queue until it is resumed. Running jobs end as usual.", true)} />}
-      {failed > 0 && <Action action={act("retry-failed", "Retry failed jobs", `${plural(failed, "failed job")} of this queue run again. Nodes of flows stay as they are: retry their flows.`)} />}
+      {failed > 0 && <Action action={act("retry-failed", "Retry failed jobs", `Up to ${plural(failed, "failed job")} of this queue run again. Nodes of flows stay as they are: retry their flows.`)} />}
       {dead?.count > 0 && (
         <Action action={act("replay-dead-letters", "Replay dead letters",
           `${plural(dead.count, "job")} of the dead letter queue ${dead.queue} are added to their own queues again.`)} />
@@ -109,7 +109,9 @@ function RetryGroup({ name, group, reload }) {
     reload();
     return answer;
   };
-  const most = Math.min(group.count, MOST_RETRIED);
+  const jobs = group.count - (group.nodes ?? 0);
+  if (!jobs) return <span class="quiet">Only nodes: retry their flows.</span>;
+  const most = Math.min(jobs, MOST_RETRIED);
   const plan = `Up to ${plural(most, "failed job")} of the group ${cut(group.group, 100)} run again, oldest first. Nodes of flows stay as they are: retry their flows.`;
   const done = (answer) => `Retry this group: ${plural(answer?.count, "job")}.`;
   return <Action isSmall action={{ title: `Retry the group ${cut(group.group, 60)}`, confirm: "Retry this group", plan, run, done }} />;

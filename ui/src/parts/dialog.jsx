@@ -1,7 +1,7 @@
 // A dialog that says what an action is about to do before it does it.
 import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { announce, canChange } from "../api.js";
+import { canChange, tell } from "../api.js";
 
 const open = signal(null);
 
@@ -44,7 +44,7 @@ function Question({ action }) {
     setProblem(null);
     try {
       const answer = await action.run(reason);
-      announce(action.done?.(answer) || `${action.title}: done.`);
+      tell(action.done?.(answer) || `${action.title}: done.`);
       close();
     } catch (error) {
       setProblem(error);

@@ -82,7 +82,7 @@ const seconds = (value) => (Number.isFinite(value) ? duration(value) : "-");
 
 const HANDLER_COLUMNS = [
   ["Handler", (one) => <code>{cut(one.handler, 60)}</code>],
-  ["Jobs", (one) => number(one.count), "number"],
+  ["Completed", (one) => number(one.count), "number"],
   ["Failed", (one) => <span class={one.failed > 0 ? "s-failed" : ""}>{number(one.failed)}</span>, "number"],
   ["Retried", (one) => number(one.retried), "number"],
   ["Waiting, mean", (one) => seconds(one.waiting?.mean), "number"],

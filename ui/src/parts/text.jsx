@@ -60,7 +60,7 @@ export function Labels({ labels, href }) {
     <ul class="labels" aria-label="Labels">
       {Object.entries(labels ?? {}).map(([key, value]) => (
         <li key={key}>
-          <a href={href(`${key}=${str(value)}`)} title={`Flows with ${key}=${str(value)}`}>{cut(key, 40)}={cut(value, 60)}</a>
+          <a href={href(`${key}=${str(value)}`)} title={`Flows with ${key}=${str(value)}`}><bdi>{cut(key, 40)}</bdi>=<bdi>{cut(value, 60)}</bdi></a>
         </li>
       ))}
     </ul>

@@ -14,8 +14,8 @@ export const instant = (value) => {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(Number(seconds))) return "-";
   const all = Math.max(0, Number(seconds));
-  if (all < 0.001) return "0 s";
-  if (all < 0.01) return `${Number((all * 1000).toFixed(1))} ms`;
+  if (all < 0.00001) return "0 s";
+  if (all < 0.01) return `${Number((all * 1000).toFixed(all < 0.001 ? 2 : 1))} ms`;
   if (all < 1) return `${Math.round(all * 1000)} ms`;
   if (all < 10) return `${all.toFixed(1)} s`;
   const whole = Math.round(all);
