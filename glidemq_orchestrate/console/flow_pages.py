@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -16,7 +18,7 @@ from glidemq_orchestrate.console.guard import check_flow, check_signed_in
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
 from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
-from glidemq_orchestrate.console.snapshots import MAX_EXACT
+from glidemq_orchestrate.console.snapshots import MAX_EXACT, FlowView
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
@@ -152,8 +154,8 @@ async def nodes(  # noqa: PLR0913, PLR0917  its filters
 @router.get("/flows/{flow_id}/failures", dependencies=GUARDED)
 async def failures(console: Shared, flow_id: Name) -> dict[str, Any]:
     """The failed nodes by cause."""
-    flow = await console.client.flows.get(flow_id)
-    groups = failure_rows(await flow.failures())
+    view = await console.views.get(flow_id)
+    groups = failure_rows(await view.once("failures", view.flow.failures))
     for one in groups:
         one["examples"] = [example["node"] or example["job_id"] for example in one["examples"]]
     return {"groups": groups}
@@ -165,18 +167,27 @@ async def timeline(
 ) -> dict[str, Any]:
     """When nodes waited and ran: those of the critical path, then those that took longest."""
     view = await console.views.get(flow_id)
-    every = await view.flow.nodes()
-    path = set(critical_path(every))
-    known = {node.name: node for node in every}
-    bars = [bar for node in every if (bar := _bar(node, known, path, view.snapshot))]
-    bars.sort(key=lambda bar: (not bar["critical"], -bar["seconds"]))
-    shown_bars = sorted(bars[:limit], key=lambda bar: bar["started_at"])
+    bars, total = await view.once("timeline", partial(_bars, view))
     return {
         "start": time_text(view.status.created_at),
         "end": time_text(view.status.finished_at or await view.flow.now()),
-        "bars": shown_bars,
-        "total": len(bars),
+        "bars": sorted(bars[:limit], key=lambda bar: str(bar["started_at"])),
+        "total": total,
     }
+
+
+async def _bars(view: FlowView) -> tuple[list[dict[str, Any]], int]:
+    """The bars of a timeline, and how many nodes have started."""
+    every = await view.flow.nodes()
+    return await asyncio.to_thread(_drawn, every, view.snapshot)
+
+
+def _drawn(every: Sequence[NodeStatus], snapshot: Snapshot) -> tuple[list[dict[str, Any]], int]:
+    path = set(critical_path(every))
+    known = {node.name: node for node in every}
+    bars = [bar for node in every if (bar := _bar(node, known, path, snapshot))]
+    bars.sort(key=lambda bar: (not bar["critical"], -bar["seconds"]))
+    return bars[:MAX_BARS], len(bars)
 
 
 def _bar(
@@ -235,7 +246,7 @@ async def flow(console: Shared, flow_id: Name) -> dict[str, Any]:
     is_exact = len(snapshot.names) <= MAX_EXACT
     path: list[int] = []
     if is_exact:
-        every = await view.flow.nodes()
+        every = await view.once("nodes", view.flow.nodes)
         _add_times(groups, every, snapshot)
         names = critical_path(every)
         path = list(dict.fromkeys(snapshot.group_of[snapshot.index[name]] for name in names))

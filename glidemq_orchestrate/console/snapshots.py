@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.clients.client import AsyncClient
 from glidemq_orchestrate.clients.flows import AsyncFlow
@@ -13,6 +14,8 @@ from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.flows import graph
 from glidemq_orchestrate.flows.status import FlowStatus
 
+T = TypeVar("T")
+Marks = tuple[int, ...]
 MAX_KEPT: Final = 8
 STALE_SECONDS: Final = 1.0
 MAX_EXACT: Final = 5_000
@@ -33,11 +36,33 @@ class FlowView:
         self.flow, self.status, self.snapshot, self._client = flow, status, snapshot, client
         self._read_at = -STALE_SECONDS
         self._lock = asyncio.Lock()
-        self._of: tuple[int, ...] = ()
+        self._of: Marks = ()
+        self._reads: dict[str, tuple[Marks, asyncio.Task[tuple[Any, float]]]] = {}
 
     def expire(self) -> None:
         """Read everything at the next refresh."""
         self._read_at, self._of = -STALE_SECONDS, ()
+        self._reads.clear()
+
+    async def once(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
+        """What ``read`` returns, read once however many ask for it at a time.
+
+        It is kept for as long as reading it took, at least a second, but not beyond the end of the flow. Who
+        stops waiting leaves it to the rest.
+        """
+        loop = asyncio.get_running_loop()
+        marks = _marks(self.status) if self.status.state.is_terminal else ()
+        known, task = self._reads.get(what, ((), None))
+        if (
+            task is None
+            or known != marks
+            or (task.done() and (_failed(task) or loop.time() > task.result()[1]))
+        ):
+            task = loop.create_task(_kept(read))
+            task.add_done_callback(_failed)  # looks at the error, as nobody may be there to do so
+            self._reads[what] = marks, task
+        found: T = (await asyncio.shield(task))[0]
+        return found
 
     async def refresh(self, status: FlowStatus | None = None, *, force: bool = False) -> None:
         """Read the states of all nodes if the record shows a change, or if the flow runs.
@@ -49,7 +74,7 @@ class FlowView:
             if not force and loop.time() - self._read_at < STALE_SECONDS:
                 return
             self.status = status = status or await self.flow.status()
-            marks = (status.completed, status.failed, status.skipped, status.times_reopened)
+            marks = _marks(status)
             if force or not status.state.is_terminal or marks != self._of:
                 await self._read_states()
                 self._of = marks
@@ -78,6 +103,23 @@ class FlowView:
             return set(), set()
         found: tuple[set[str], set[str]] = await self.flow._run(graph.read_ends(self.flow._ref))  # noqa: SLF001
         return found
+
+
+def _marks(status: FlowStatus) -> Marks:
+    """What changes with the states of nodes."""
+    return status.completed, status.failed, status.skipped, status.times_reopened
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+async def _kept(read: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
+    """What was read, and until when it is kept."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    found = await read()
+    return found, loop.time() + max(STALE_SECONDS, loop.time() - began)
 
 
 def snapshot_of(stored: graph.StoredNodes) -> Snapshot:

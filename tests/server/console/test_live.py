@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -212,6 +213,26 @@ def test_many_who_look_cost_what_one_costs(
     assert many <= one + 4, (one, many)
     assert many < 15, "some calls a second"
     flows.get("f").cancel("seen")
+
+
+def test_many_who_read_a_flow_cost_what_one_costs(
+    flows: FlowProducer, redis_client: Any, url: str, start_ui: Callable[..., Ui]
+) -> None:
+    flows.submit(fan_out(2_000), flow_id="f")
+    ui = start_ui(url)
+    ui.get("/api/flows/f").raise_for_status()
+    for what in ("", "/timeline", "/failures"):
+
+        def cost(lookers: int, path: str = f"/api/flows/f{what}") -> int:
+            time.sleep(1.5)  # what was read is old
+            before = _calls(redis_client)
+            with ThreadPoolExecutor(lookers) as pool:
+                for reply in pool.map(ui.get, [path] * lookers):
+                    assert reply.status_code == 200
+            return _calls(redis_client) - before
+
+        one = cost(1)
+        assert cost(20) <= 2 * one + 20 * 3, what  # each reads the record
 
 
 def _second(client: Any) -> int:
