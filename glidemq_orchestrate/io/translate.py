@@ -18,7 +18,7 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
 )
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
-from glidemq_orchestrate.wire.replies import error_from
+from glidemq_orchestrate.wire.replies import error_from, lacks_permission
 
 # redis-py turns these codes into classes and strips them from the text.
 _STRIPPED: Final = {
@@ -106,7 +106,7 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
         is_ask = not isinstance(exc, exceptions.MovedError)
         return Redirected(exc.slot_id, Endpoint(exc.host, exc.port), ask=is_ask)
     if isinstance(exc, exceptions.NoPermissionError):
-        error = ConfigurationError(f"the server's user lacks a permission: {exc}")
+        error = lacks_permission(str(exc))
         error.code = "NOPERM"
         return error
     code = _stripped(exc)

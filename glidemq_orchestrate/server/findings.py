@@ -166,8 +166,8 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
 }
 _READING: Final = """
 fcall info scan time get getbit getrange mget hget hmget hgetall hscan hlen llen lrange scard sismember
-smembers zcard zcount zrange zrangebyscore zrevrange zrevrangebyscore zscore xinfo xlen xpending xrange
-xread xrevrange
+smembers smismember zcard zcount zrange zrangebyscore zrevrange zrevrangebyscore zscore xinfo xlen
+xpending xrange xread xrevrange
 """
 TO_OBSERVE: Final = tuple(_READING.split())
 TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")

@@ -93,6 +93,14 @@ def is_moving(reply: object) -> bool:
     return isinstance(reply, ServerBusy) and reply.code == MOVING
 
 
+def lacks_permission(text: str) -> ConfigurationError:
+    """The error for a reply that the user may not do this."""
+    return ConfigurationError(
+        f"the server's user lacks a permission: {text.removesuffix('.')}. Fix: give the user the rule of its "
+        "role, as in SECURITY.md; glidemq doctor says what is missing"
+    )
+
+
 def error_from(text: str) -> GlideMQError:
     """The error for the text of an error reply, without quoted parts of the command: they may be secret."""
     text = _QUOTING.split(text, 1)[0][:MAX_CHARACTERS]
@@ -108,7 +116,7 @@ def error_from(text: str) -> GlideMQError:
     elif "Protocol error: unauthenticated" in text:  # for a long call; shorter ones get NOAUTH
         error = ConfigurationError("the server requires a password. Fix: pass user and password")
     elif any(words in text for words in _DENIED):
-        error = ConfigurationError(f"the server's user lacks a permission: {text}")
+        error = lacks_permission(text)
         # Without a command nothing works; without a key only the calls that need it fail.
         code = "NOKEY" if "access" in text else "NOPERM"
     elif "access a non local key" in text:  # a slot is moving to another node

@@ -217,6 +217,37 @@ def test_an_observer_may_run_each_command_that_shows_something(roles: Guarded, r
     assert commands <= {"function|list", "cluster|nodes"}, "library status does without these"
 
 
+def test_an_observer_is_enough_for_the_pages_of_the_console(roles: Guarded, run_worker: RunWorker) -> None:
+    from starlette.testclient import TestClient  # noqa: PLC0415  optional
+
+    from glidemq_orchestrate.console import create_app  # noqa: PLC0415
+
+    url = roles.url_of("producer")
+    with FlowProducer(url) as flows, Schedules("etl", url) as schedulers:
+        nodes = [FlowNode("a", queue="etl", job="bad"), FlowNode("b", queue="etl", job="work", after=["a"])]
+        flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+        schedulers.upsert("often", Schedule(every=LONG), JobTemplate("work"))
+        running = run_worker(["etl"], {"work": work, "bad": work}, url=roles.url)
+        flow.wait(timeout=LONG)
+        running.stop()
+        flows.submit(FlowSpec("n", nodes), flow_id="open")
+    roles.admin.acl_log_reset()
+    with TestClient(create_app(roles.url_of("observer")), base_url="http://localhost") as console:
+        for path in (
+            "about", "flows", "flows?search=f", "flows/f", "flows/open", "flows/f/nodes", "flows/f/failures",
+            "flows/f/timeline", "flows/f/nodes/a", "flows/open/nodes/b", "flows/f/plan?action=retry",
+            "flows/f/nodes/a/plan?action=rerun", "queues", "queues/etl", "queues/etl/jobs?state=failed",
+            "queues/etl/jobs/f~a", "queues/etl/keys", "queues/etl/tags", "queues/etl/tracked",
+            "queues/etl/statistics", "workers", "schedules", "queues/etl/schedules/often",
+        ):  # fmt: skip
+            reply = console.get(f"/api/{path}")
+            assert reply.status_code == 200, (path, reply.text)
+        assert console.get("/metrics").status_code == 200
+        assert roles.denied() == []
+        refusal = console.post("/api/queues/etl/pause", headers={"X-GlideMQ": "1"})
+        assert "SECURITY.md" in refusal.json()["fix"]
+
+
 def test_a_worker_reports_the_right_that_it_lacks(few: Guarded) -> None:
     few.set_user("worker", f"{role_rule('worker')} -xreadgroup")
     driver, etl = SyncDriver(ConnectionSettings.resolve(few.url)), QueueKeys("glide", "etl")
