@@ -93,19 +93,12 @@ local function fetch(x, wanted, max, duration)
   return is_full and held == '', (is_full or count == 0) and held or '', until_ms
 end
 
--- Whether no job of the outcomes is a dependency of another job. Those outside flows do not become one in this call.
-local function have_no_parents(x, args, last)
-  local keys = {}
-  for at = 10, last, L.outcome.WORDS do
-    keys[#keys + 1] = x.prefix .. 'parents:' .. args[at]
-  end
-  return #keys > 1 and not L.stage.any_exists(keys)
-end
-
 -- Accepts or refuses each outcome and returns the verdicts; one that raises does not stop the others.
 local function accept(x, args)
   local verdicts, last = {}, #args - (#args - 8) % L.outcome.WORDS
-  x.no_parents = have_no_parents(x, args, last)
+  for at = 10, last, L.outcome.WORDS do
+    x.reported[#x.reported + 1] = args[at]
+  end
   for at = 9, last, L.outcome.WORDS do
     local outcome = L.outcome.read(args, at)
     local is_fine, verdict = pcall(L.outcome.accept, x, outcome)
@@ -117,7 +110,7 @@ local function accept(x, args)
   L.gathered.flush(x)
   L.gathered.remove_entries(x)
   for i, verdict in ipairs(x.unlisted and verdicts or {}) do
-    verdicts[i] = L.gathered.verdict(x, args[10 + (i - 1) * L.outcome.WORDS], verdict)
+    verdicts[i] = L.gathered.verdict(x, x.reported[i], verdict)
   end
   if x.completed > 0 then
     L.metrics.record(x.prefix .. 'metrics:completed', x.now, x.took, x.completed)
@@ -144,7 +137,7 @@ local function finish_and_fetch(keys, args)
   end
   local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
-    completed = 0, took = 0, schedules = -1, spent = 0, budget = BUDGET, ended = {}, listed = {},
+    completed = 0, took = 0, schedules = -1, spent = 0, budget = BUDGET, ended = {}, listed = {}, reported = {},
     starts = more > 0 and tonumber(args[#args - more + 1]) or nil, sizes = more == 2 and args[#args] or nil,
     fetches = more == 2 and wanted > 0 and args[6] ~= 'again' }
   local verdicts = L.tags.together(accept, x, args)

@@ -7,7 +7,7 @@ function L.gathered.list(x, job_id)
   x.listed[#x.listed + 1], x.listed[#x.listed + 2] = x.now_text, job_id
 end
 
--- Remembers for the verdicts that jobs could not be listed: a list with a broken key must not harm other outcomes.
+-- Notes which jobs could not be listed, for their verdicts: a list with a broken key must not harm other outcomes.
 local function note_broken(x, listed, err)
   x.unlisted = x.unlisted or {}
   for i = 2, #listed, 2 do
@@ -32,6 +32,17 @@ end
 -- The verdict on an outcome that was accepted, unless its job could not be listed.
 function L.gathered.verdict(x, job_id, verdict)
   return verdict == 'ok' and x.unlisted and x.unlisted[job_id] or verdict
+end
+
+-- Notifies the dependents of a completed job outside flows, and returns how many it has. One command shows whether any
+-- reported job has some: those outside flows do not get any in this call.
+function L.gathered.notify_dependents(x, job_id)
+  if x.have_dependents == nil then
+    local keys = {}
+    for i, id in ipairs(x.reported) do keys[i] = x.prefix .. 'parents:' .. id end
+    x.have_dependents = #keys == 1 or L.stage.any_exists(keys)
+  end
+  return x.have_dependents and L.parents.notify_all(x.prefix, job_id) or 0
 end
 
 -- Removes the entry of a job that has ended, or frees its slot if it is from a list.

@@ -86,7 +86,7 @@ local function done(x, o, job)
   else
     -- the supervisor notifies the dependents of a skipped portable node
     if o.kind == 'done' or not L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts')) then
-      x.spent = x.spent + (x.no_parents and 0 or L.parents.notify_all(x.prefix, o.job_id))
+      x.spent = x.spent + L.gathered.notify_dependents(x, o.job_id)
     end
     L.keeping.apply(x.prefix, 'completed', o.job_id, mode, count, age, x.now)
   end

@@ -148,5 +148,5 @@ function L.rerun.slice(flow, key, mark, now)
       L.settle.end_if_done(flow, key, now) -- if nothing remains to run
     end
   end
-  return math.max(left + redis.call('SCARD', key .. ':ready') + redis.call('LLEN', key .. ':roots'), 1)
+  return math.max(left + redis.call('SCARD', key .. ':ready'), 1)
 end
