@@ -258,10 +258,11 @@ def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
     first = 0
     while prunes and (members := (yield from ask(entries.index_page(queue, first)))):
         first += len(members)
+        gone = [member for member in members if not entries.is_member(member)]
         missing = [member for member in members if member not in seen and entries.is_member(member)]
         found = yield from ask_all([entries.entry(queue, *entries.place(member)) for member in missing])
-        gone = [member for member, text in zip(missing, found, strict=True) if not text]
-        if gone := [*gone, *(member for member in members if not entries.is_member(member))]:
+        gone += [member for member, text in zip(missing, found, strict=True) if not text]
+        if gone:
             yield from ask(entries.forget(queue, gone))
             first -= len(gone)
 
