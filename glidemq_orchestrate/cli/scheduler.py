@@ -112,11 +112,7 @@ def scheduler_pause(
 ) -> None:
     """Keep a schedule from firing until it is resumed. A repeat changes nothing."""
     with Schedules(queue, url, prefix=prefix) as schedules:
-        entry = schedules.pause(name)
-    if as_json:
-        print_json(_row(entry))
-    else:
-        print_text(f"{name}: {_next(entry)}")
+        _print(schedules.pause(name), as_json=as_json)
 
 
 @scheduler_app.command("resume")
@@ -126,11 +122,7 @@ def scheduler_resume(
 ) -> None:
     """Let a paused schedule fire again; missed slots are omitted. A repeat changes nothing."""
     with Schedules(queue, url, prefix=prefix) as schedules:
-        entry = schedules.resume(name)
-    if as_json:
-        print_json(_row(entry))
-    else:
-        print_text(f"{name}: {_next(entry)}")
+        _print(schedules.resume(name), as_json=as_json)
 
 
 @scheduler_app.command("remove")
@@ -143,6 +135,14 @@ def scheduler_remove(
         if not schedules.remove(name):
             raise ScheduleNotFound(f"no schedule {name} in queue {queue}")
     print_text(json.dumps({"removed": name}) if as_json else f"removed {name}")
+
+
+def _print(entry: ScheduleEntry, *, as_json: bool) -> None:
+    """Print what became of a schedule."""
+    if as_json:
+        print_json(_row(entry))
+    else:
+        print_text(f"{entry.name}: {_next(entry)}")
 
 
 def _when(schedule: Schedule | None) -> str:
