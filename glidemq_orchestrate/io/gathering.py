@@ -26,6 +26,14 @@ class GatheringDriver(AsyncDriver):
         self._waiting: dict[tuple[Endpoint, bool], list[tuple[Parcel, asyncio.Future[Replies]]]] = {}
         self._trips: set[asyncio.Task[None]] = set()
 
+    async def aclose(self) -> None:
+        """Close every connection, also those of trips under way; a later use opens new ones."""
+        trips = tuple(self._trips)
+        for trip in trips:
+            trip.cancel()
+        await asyncio.gather(*trips, return_exceptions=True)
+        await super().aclose()
+
     async def _exchange(self, parcel: Parcel) -> Replies:
         if any(call.blocks_for for call in parcel.calls):
             return await super()._exchange(parcel)
@@ -40,7 +48,9 @@ class GatheringDriver(AsyncDriver):
         return await reply
 
     def _begin_trip(self, server: tuple[Endpoint, bool]) -> None:
-        if waiting := self._waiting.pop(server, None):
+        parcels = self._waiting.pop(server, ())
+        # An operation cancelled meanwhile needs no reply, and its driver or loop may be closed already.
+        if waiting := [(parcel, reply) for parcel, reply in parcels if not reply.done()]:
             task = asyncio.create_task(self._trip(waiting))
             self._trips.add(task)
             task.add_done_callback(self._trips.discard)

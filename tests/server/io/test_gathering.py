@@ -75,6 +75,32 @@ async def test_no_operation_waits_for_a_trip_that_was_cancelled(driver: Gatherin
         assert await driver.run(echo("a")) == ["a"]
 
 
+async def test_nothing_is_sent_for_operations_cancelled_before_their_trip(
+    driver: GatheringDriver, redis_client: Any
+) -> None:
+    before = asyncio.all_tasks(), len(redis_client.client_list())
+    task = asyncio.create_task(driver.run(ask(command("SET", "sent", "1", decode=replies.anything))))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await driver.aclose()
+    await asyncio.sleep(0.05)
+    assert redis_client.get("sent") is None
+    assert (asyncio.all_tasks(), len(redis_client.client_list())) == before
+
+
+async def test_closing_ends_the_trips_under_way(driver: GatheringDriver, redis_client: Any) -> None:
+    before = asyncio.all_tasks(), len(redis_client.client_list())
+    await asyncio.to_thread(redis_client.execute_command, "CLIENT", "PAUSE", "300", "WRITE")
+    task = asyncio.create_task(driver.run(ask(command("SET", "sent", "1", decode=replies.anything))))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await driver.aclose()
+    await asyncio.sleep(0.05)  # the server sees it
+    assert (asyncio.all_tasks(), len(redis_client.client_list())) == before
+
+
 def test_a_worker_of_many_queues_does_its_chores_over_few_connections(
     run_worker: RunWorker, redis_client: Any
 ) -> None:
