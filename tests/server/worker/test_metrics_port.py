@@ -132,13 +132,17 @@ def test_a_port_that_is_taken_or_a_missing_library_is_named(url: str, monkeypatc
 
 
 APP = """
-import os
+import os, time
+from pathlib import Path
 from glidemq_orchestrate import Handlers
 
 handlers = Handlers()
 
 @handlers.handler
 def pid(ctx):
+    Path(f"{os.getpid()}.pid").touch()
+    while len(list(Path().glob("*.pid"))) < 2:  # so that each of two processes has a job
+        time.sleep(0.01)
     return os.getpid()
 """
 
