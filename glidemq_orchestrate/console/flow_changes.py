@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from glidemq_orchestrate.console.guard import check_flow
-from glidemq_orchestrate.console.parts import Name, Shared
+from glidemq_orchestrate.console.parts import MAX_RETRIED, Group, Name, Shared, real_groups
 
 router = APIRouter(dependencies=[Depends(check_flow)])
 BY_HAND: Final = "by the console"
@@ -47,6 +47,18 @@ async def retry(console: Shared, flow_id: Name) -> dict[str, Any]:
     state = await flow.retry_failed(generation=flow.generation)
     console.views.changed(flow_id)
     return {"state": state}
+
+
+@router.post("/flows/{flow_id}/retry-group")
+async def retry_group(console: Shared, flow_id: Name, which: Group) -> dict[str, Any]:
+    """Run up to 1,000 failed nodes of a group of failures again, oldest first, and what they held back."""
+    flow, changed = await console.client.flows.get(flow_id), list[str]()
+    for group in await real_groups(flow, which.group):
+        if len(changed) < MAX_RETRIED:
+            limit = MAX_RETRIED - len(changed)
+            changed += await flow.retry_failures(group, limit=limit, generation=flow.generation)
+    console.views.changed(flow_id)
+    return {"changed": changed}
 
 
 @router.post("/flows/{flow_id}/restart")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
-from glidemq_orchestrate.console.parts import Name, Shared
+from glidemq_orchestrate.console.parts import MAX_GROUP_NAME, MAX_RETRIED, Name, Shared, failed_in
+from glidemq_orchestrate.console.shown import masked_line
 from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.errors import NodeNotFound
 
@@ -36,6 +37,46 @@ async def plan(
         return {"text": f"{text}{running}Results of the present one are replaced.", "nodes": status.total}
     text = f"Ends {open_ones:,} nodes: those that wait do not start, and running handlers are told to stop. "
     return {"text": f"{text}{done:,} completed nodes keep their results.", "nodes": open_ones}
+
+
+@router.get("/flows/{flow_id}/group-plan")
+async def group_plan(
+    console: Shared, flow_id: Name, group: Annotated[str, Query(max_length=MAX_GROUP_NAME)]
+) -> dict[str, Any]:
+    """What retrying one group of failures is about to do."""
+    view = await console.views.get(flow_id)
+    snapshot: Snapshot = view.snapshot
+    names = await failed_in(view.flow, group)
+    failed = [at for name in names if (at := snapshot.index.get(name)) is not None]
+    if not failed:
+        return {"text": "No failed node is in this group any more: nothing runs again.", "nodes": 0}
+    some = failed[:MAX_RETRIED]
+    again, others = await asyncio.to_thread(_with_followers, snapshot, some)
+    letters = snapshot.letters
+    text = f"Runs {_counted(some)} of the group {masked_line(group)} again: {_named(snapshot, some)}"
+    if len(some) < len(failed):
+        text = f"Runs the {len(some):,} nodes of the {len(failed):,} in the group that failed first again"
+    if again:
+        text += f"; and {_counted(again)} after {_them(some)} that began or ended: {_named(snapshot, again)}"
+        if others:
+            rules = "it does not run" if len(others) == 1 else "they do not run"
+            text += f". Of these, {_counted(others)} also {_follow(others)} nodes that stay failed: "
+            text += f"by most rules, {rules}"
+    left = sum(letter == "F" for letter in letters) - sum(letters[one] == "F" for one in (*some, *again))
+    kept = sum(letter == "c" for letter in letters) - sum(letters[one] == "c" for one in again)
+    stays = f" {_other(left, 'failed node')} {'stays' if left == 1 else 'stay'} failed." if left > 0 else ""
+    keep = f"{kept:,} completed {'node keeps its result' if kept == 1 else 'nodes keep their results'}."
+    goes_on = " The flow, which has ended, runs again." if view.status.state.is_terminal else ""
+    return {"text": f"{text}.{stays} {keep}{goes_on}", "nodes": len(some) + len(again)}
+
+
+def _with_followers(snapshot: Snapshot, some: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The nodes that run again because these do, and those of them that also follow other failed nodes."""
+    letters = snapshot.letters
+    again = [one for one in snapshot.following(*some) if letters[one] in _ENDED or letters[one] == "a"]
+    rerun = {*some, *again}
+    others = [at for at, letter in enumerate(letters) if letter == "F" and at not in rerun]
+    return again, [one for one in snapshot.following(*others) if one in rerun]
 
 
 @router.get("/flows/{flow_id}/nodes/{name}/plan")
@@ -76,6 +117,18 @@ def _cancels(snapshot: Snapshot, at: int, waiting: Sequence[int]) -> dict[str, A
             f" {_counted(waiting)} after it {rule}, by which most cannot run: {_named(snapshot, waiting)}."
         )
     return {"text": text, "nodes": 1 + len(waiting)}
+
+
+def _them(some: Collection[int]) -> str:
+    return "it" if len(some) == 1 else "them"
+
+
+def _follow(some: Collection[int]) -> str:
+    return "follows" if len(some) == 1 else "follow"
+
+
+def _other(count: int, noun: str) -> str:
+    return f"{count:,} other {noun}{'' if count == 1 else 's'}"
 
 
 def _counted(some: Collection[int]) -> str:

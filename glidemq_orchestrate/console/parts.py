@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
 from fastapi import Depends, Request
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel, Field
 
-from glidemq_orchestrate.console.shown import masked_line, masked_value, time_text
+from glidemq_orchestrate.clients.flows import AsyncFlow
+from glidemq_orchestrate.console.shown import MASK, masked_line, masked_value, time_text
+from glidemq_orchestrate.flows.checked import MAX_NODES
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.job import Job
-from glidemq_orchestrate.queues.failure_groups import FailureGroups
+from glidemq_orchestrate.queues.failure_groups import FailureGroup, FailureGroups, failed_nodes
 
 MAX_NAMES: Final = 20
 MAX_EXAMINED: Final = 2_000
 """Among so many failed jobs and nodes, groups of failures are looked for."""
+MAX_GROUP_NAME: Final = 10_000
+MAX_RETRIED: Final = 1_000
+"""How many failures of a group run again at a time."""
 
 
 def _console(request: Request) -> Any:
@@ -33,6 +38,12 @@ def _decoded(text: str) -> str:
 
 Name = Annotated[str, AfterValidator(_decoded)]
 """A name in a path, which is not decoded before, as it may contain any character; see ``access.py``."""
+
+
+class Group(BaseModel):
+    """A group of failures, by the name that the page knows."""
+
+    group: str = Field(max_length=MAX_GROUP_NAME)
 
 
 def flow_row(status: FlowStatus) -> dict[str, Any]:
@@ -115,6 +126,30 @@ def failure_rows(groups: FailureGroups) -> list[dict[str, Any]]:
         }
         for one in groups
     ]
+
+
+def is_masked(group: str) -> bool:
+    """Whether the page does not know the real name of a group."""
+    return MASK in group
+
+
+def groups_shown_as(name: str, groups: Iterable[FailureGroup]) -> list[str]:
+    """The real names of the groups that the page knows by this one."""
+    return [one.group for one in groups if masked_line(one.group) == name]
+
+
+async def failed_in(flow: AsyncFlow, group: str) -> list[str]:
+    """The nodes of a flow that failed in a group, by the name that the page knows; oldest first."""
+    names: list[str] = []
+    for one in await real_groups(flow, group):
+        ref = flow._ref  # noqa: SLF001  there is no public method for it
+        names += await flow._run(failed_nodes(ref, one, MAX_NODES))  # noqa: SLF001
+    return names
+
+
+async def real_groups(flow: AsyncFlow, group: str) -> list[str]:
+    """The groups of a flow that the page knows by this name."""
+    return groups_shown_as(group, await flow.failures()) if is_masked(group) else [group]
 
 
 def _example(sample: Any) -> Mapping[str, Any]:

@@ -9,17 +9,23 @@ from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, Field
 
 from glidemq_orchestrate.console.guard import check_queues
-from glidemq_orchestrate.console.parts import MAX_EXAMINED, Name, Shared
-from glidemq_orchestrate.console.shown import MASK, masked_line, time_text
+from glidemq_orchestrate.console.parts import (
+    MAX_EXAMINED,
+    MAX_RETRIED,
+    Group,
+    Name,
+    Shared,
+    groups_shown_as,
+    is_masked,
+)
+from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.errors import ConfigurationError, JobStateConflict
 from glidemq_orchestrate.jobs.options import JobOptions, RunOptions
 
 router = APIRouter(dependencies=[Depends(check_queues)])
 MAX_REPLAYED: Final = 1_000
-MAX_RETRIED: Final = 1_000
 
 
 @router.post("/queues/{name}/pause")
@@ -42,19 +48,12 @@ async def retry_failed(console: Shared, name: Name) -> dict[str, Any]:
     return {"ok": True, "count": await console.client.queue(name).retry_failed()}
 
 
-class Group(BaseModel):
-    """A group of failures."""
-
-    group: str = Field(max_length=10_000)
-
-
 @router.post("/queues/{name}/retry-group")
 async def retry_group(console: Shared, name: Name, which: Group) -> dict[str, Any]:
     """Run up to 1,000 failed jobs of a group of failures again, oldest first; nodes are for their flows."""
     queue, groups, count = console.client.queue(name), [which.group], 0
-    if MASK in which.group:  # the page does not know its real name
-        found = await queue.failures(max_examined=MAX_EXAMINED)
-        groups = [one.group for one in found if masked_line(one.group) == which.group]
+    if is_masked(which.group):
+        groups = groups_shown_as(which.group, await queue.failures(max_examined=MAX_EXAMINED))
     for group in groups:
         if count < MAX_RETRIED:
             count += await queue.retry_failures(group, limit=MAX_RETRIED - count)

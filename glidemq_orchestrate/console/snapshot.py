@@ -154,11 +154,11 @@ class Snapshot:
         self.letters[at] = letter
         return self.group_of[at]
 
-    def following(self, at: int) -> list[int]:
-        """All nodes that come after a node, ascending."""
-        reached, found = {at}, list[int]()
-        for one in range(at + 1, len(self.after)):
-            if not reached.isdisjoint(self.after[one]):
+    def following(self, *nodes: int) -> list[int]:
+        """All nodes that come after these, ascending."""
+        reached, found = set(nodes), list[int]()
+        for one in range(min(nodes, default=len(self.after)) + 1, len(self.after)):
+            if one not in reached and not reached.isdisjoint(self.after[one]):
                 reached.add(one)
                 found.append(one)
         return found

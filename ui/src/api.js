@@ -88,7 +88,7 @@ export async function loadAbout() {
   }
 }
 
-/** Load now, when the key changes, and every so often; on errors the last data stays. */
+/** Load now, when the key changes, and every so often; on errors the last data stays. Without a key, nothing. */
 export function useData(parts, params = {}, every = 5000) {
   const key = parts && url(parts, params);
   const [state, setState] = useState({ key: null, data: null, error: null });
@@ -135,6 +135,7 @@ export function useData(parts, params = {}, every = 5000) {
     });
     return () => {
       isOver = true;
+      again.current = () => {};
       stop();
       clearTimeout(timer);
       control?.abort();
@@ -142,8 +143,8 @@ export function useData(parts, params = {}, every = 5000) {
   }, [key]);
   useEffect(() => pace.current.change?.(), [every]);
   return {
-    data: state.data,
-    error: state.error,
+    data: key ? state.data : null,
+    error: key ? state.error : null,
     isLoading: state.key !== key,
     reload: () => again.current(),
     change: (edit) => setState((old) => (old.data ? { ...old, data: edit(old.data) } : old)),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from glidemq_orchestrate import (
     ArrayNode,
@@ -25,9 +24,7 @@ from glidemq_orchestrate import (
     Schedule,
 )
 from glidemq_orchestrate.clients.schedules import Schedules
-from tests.browser import MISSING, browser_path
 from tests.server.console.conftest import SECRET, spec
-from tests.server.console.test_live import Ui
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,59 +32,6 @@ if TYPE_CHECKING:
     from tests.conftest import RunWorker
 
 SERIOUS = {"serious", "critical"}
-SECONDS = 20_000
-expect.set_options(timeout=SECONDS)
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    path = browser_path()
-    assert path, MISSING
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield made
-        made.close()
-
-
-class Looked:
-    """A page, and what the browser complained about."""
-
-    def __init__(self, page: Page) -> None:
-        self.page, self.complaints = page, list[str]()
-        page.set_default_timeout(SECONDS)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", self._said)
-
-    def _said(self, message: Any) -> None:
-        if (
-            message.type == "error"
-            and "status of 4" not in message.text
-            and "status of 503" not in message.text
-        ):
-            self.complaints.append(message.text)
-
-
-@pytest.fixture
-def look(browser: Browser, url: str) -> Iterator[Callable[..., Page]]:
-    """Opens a view of the console at the server of the test."""
-    uis: list[Ui] = []
-    looked: list[Looked] = []
-
-    def open_(view: str = "", *options: str, **context: Any) -> Page:
-        uis.append(Ui(url, *options))
-        made = Looked(
-            browser.new_context(bypass_csp=bool(context.pop("with_axe", False)), **context).new_page()
-        )
-        looked.append(made)
-        made.page.goto(f"{uis[-1].base}/{view}")
-        return made.page
-
-    yield open_
-    for one in looked:
-        one.page.context.close()
-    for ui in uis:
-        ui.stop()
-    assert [one.complaints for one in looked] == [[] for _ in looked]
 
 
 VIEWS = (

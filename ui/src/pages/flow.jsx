@@ -65,10 +65,20 @@ function useFlow(id) {
   return { ...source, isLive };
 }
 
+/** Calls `then` when a number is another one than before. */
+function useChange(value, then) {
+  const before = useRef(undefined);
+  useEffect(() => {
+    if (before.current !== undefined && before.current !== value) then();
+    before.current = value;
+  }, [value]);
+}
+
 export function Flow({ id }) {
   const source = useFlow(id);
   const { data, isLive } = source;
   const failures = useData(data?.flow?.failed > 0 ? ["flows", id, "failures"] : null, {}, isLive && data.flow.total <= MANY ? 5000 : 30000);
+  useChange(data?.flow?.failed, failures.reload);
   const head = useData(data ? null : ["flows", id, "head"], {}, 60000);
   if (!data?.flow && !source.error && head.data?.flow) {
     return <><Head flow={head.data.flow} groups={null} id={id} after={source.reload} /><p class="quiet">Loading the graph…</p></>;
@@ -85,6 +95,7 @@ export function Flow({ id }) {
     if (action !== "cancel") source.change((old) => ({ ...old, flow: { ...old.flow, state: "running", finished_at: null } }));
     setTimeout(source.reload, 1200);
   };
+  const retryGroup = (group) => <RetryGroup id={id} group={group} after={after} />;
   const open = (index) => {
     const one = groups[index];
     if (one.count > 1) setParams({ group: one.key, state: "", search: "", offset: "" });
@@ -94,7 +105,7 @@ export function Flow({ id }) {
     <>
       <Head flow={data.flow} groups={groups} id={id} after={after} />
       <Problem error={source.error} />
-      <Wrong id={id} flow={data.flow} groups={groups} failures={failures} />
+      <Wrong id={id} flow={data.flow} groups={groups} failures={failures} more={retryGroup} />
       <nav class="tabs" aria-label="Views of this flow">
         {VIEWS.map(([key, word]) => (
           <a key={key} href={flowLink(id, { view: key })} aria-current={view === key ? "page" : undefined}>
@@ -116,7 +127,7 @@ export function Flow({ id }) {
       )}
       {view === "timeline" && <Times id={id} isLive={isLive} total={data.flow.total} />}
       {view === "nodes" && <><h2>Nodes</h2><Nodes id={id} version={isLive} /></>}
-      {view === "errors" && <Errors id={id} source={failures} flow={data.flow} />}
+      {view === "errors" && <Errors id={id} source={failures} flow={data.flow} more={retryGroup} />}
     </>
   );
 }
@@ -162,8 +173,20 @@ function Change({ id, action, title, after, isDanger }) {
   );
 }
 
+/** Runs the nodes of one group of failures again, and leaves the others as they are. */
+function RetryGroup({ id, group, after }) {
+  const plan = async () => str((await get(["flows", id, "group-plan"], { group: group.group })).text);
+  const run = async () => {
+    const answer = await post(["flows", id, "retry-group"], { group: group.group });
+    after("retry-group");
+    return answer;
+  };
+  const done = ({ changed }) => `Retry this group: ${plural(list(changed).length, "failed node")}.`;
+  return <Action isSmall action={{ title: `Retry the group ${cut(group.group, 60)}`, confirm: "Retry this group", plan, run, done }} />;
+}
+
 /** What is wrong and why, in a few lines. */
-function Wrong({ id, flow, groups, failures }) {
+function Wrong({ id, flow, groups, failures, more }) {
   const states = total(groups);
   const isIdle = flow.state === "running" && groups.length > 0 && !states.active;
   const workers = useData(isIdle ? ["workers"] : null, {}, 15000);
@@ -182,7 +205,7 @@ function Wrong({ id, flow, groups, failures }) {
       {isAlone && <p>Nobody supervises this flow: it does not go on after jobs that Node workers end. Start a Python worker, or glidemq supervise.</p>}
       {isIdle && !lonely.length && <p>No node runs now. Open a waiting node to see what it waits for.</p>}
       {flow.reason && !causes.some((one) => str(flow.reason).endsWith(str(one.reason))) && <p class="reason">{cut(flow.reason, 800)}</p>}
-      <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} />
+      <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} more={more} />
       {causes.length > 3 && <p><a href={flowLink(id, { view: "errors" })}>All {number(causes.length)} causes</a></p>}
     </section>
   );
@@ -216,13 +239,13 @@ function Times({ id, isLive, total }) {
   );
 }
 
-function Errors({ id, source, flow }) {
+function Errors({ id, source, flow, more }) {
   const found = list(source.data?.groups);
   return (
     <section>
       <h2>Errors by cause</h2>
       <Problem error={source.error} />
-      {found.length > 0 && <Failures groups={found} href={(name) => nodeLink(id, name)} />}
+      {found.length > 0 && <Failures groups={found} href={(name) => nodeLink(id, name)} more={more} />}
       {!found.length && !source.error && <p class="quiet">{flow.failed > 0 && !source.data ? "Loading…" : "No node has failed by itself."}</p>}
       {flow.failed > 0 && <p><a href={flowLink(id, { view: "nodes", state: "failed" })}>All {number(flow.failed)} failed nodes</a></p>}
     </section>
