@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate import registry
+from glidemq_orchestrate.attempts.handler_code import HandlerCode, read_code
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed, ServerBusy
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import Clock
@@ -60,6 +61,7 @@ class WorkerInfo:
     Then it also reports the following; they are None for Node workers, and where an older worker reports
     nothing. ``memory``: resident bytes of its process. ``concurrency``: its places for running handlers, and
     ``running`` how many of them are in use; ``active_jobs`` also counts jobs that it holds in advance.
+    ``code``: where the code of its handlers is, by their names, of at most 1,000.
     """
 
     id: str
@@ -74,6 +76,7 @@ class WorkerInfo:
     memory: int | None = None
     concurrency: int | None = None
     running: int | None = None
+    code: Mapping[str, HandlerCode] = field(default_factory=dict, hash=False)
 
     @property
     def is_silent(self) -> bool:
@@ -147,7 +150,7 @@ def _worker(name: str, text: str) -> WorkerInfo:
     except (ValueError, KeyError, TypeError, OverflowError, OSError):
         return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
     memory, concurrency, running = (_count(wire.get(name)) for name in ("memory", "concurrency", "running"))
-    return replace(found, memory=memory, concurrency=concurrency, running=running)
+    return replace(found, memory=memory, concurrency=concurrency, running=running, code=read_code(wire))
 
 
 def _count(value: Any) -> int | None:
@@ -201,30 +204,37 @@ def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[se
 class OtherCode:
     """A live worker whose handlers have other code than those of the same names here.
 
-    ``handlers``: their names, sorted; ``there`` is the function of the first.
+    ``handlers``: their names, sorted; ``there`` is the code of the first.
     """
 
     id: str
     host: str
     pid: int
     handlers: tuple[str, ...]
-    there: str
+    there: HandlerCode
 
 
-def other_code(queue: QueueKeys, worker_id: str, code: Mapping[str, str], now_ms: int) -> Op[list[OtherCode]]:
-    """The other live workers of a queue with other ``code`` for the same handlers, as they registered it."""
+def other_code(
+    queue: QueueKeys, worker_id: str, code: Mapping[str, HandlerCode], now_ms: int
+) -> Op[list[OtherCode]]:
+    """The other live workers of a queue with other ``code`` for the same handlers, as they registered it.
+
+    Code whose source could not be read, here or there, is not compared.
+    """
     ours = [name for name in (yield from ask(registry.live_workers(queue, now_ms))) if name != worker_id]
     texts = (yield from ask(registry.worker_descriptions(queue, ours))) if ours else []
     found: list[OtherCode] = []
     for name, text in zip(ours, texts, strict=True):
-        wire = parsed_object(text)
-        theirs = wire.get("code")
-        if isinstance(theirs, dict):
-            differ = sorted(job for job, own in code.items() if str(theirs.get(job, own)) != own)
-            if differ:
-                place = str(wire.get("addr")), int(wire.get("pid") or 0)
-                found.append(OtherCode(name, *place, tuple(differ), str(theirs[differ[0]])))
+        there = _worker(name, text or "")
+        theirs = {job: one for job, one in there.code.items() if one.digest and job in code}
+        differ = sorted(job for job, one in theirs.items() if _differs(code[job], one))
+        if differ:
+            found.append(OtherCode(name, there.host, there.pid, tuple(differ), theirs[differ[0]]))
     return found
+
+
+def _differs(one: HandlerCode, other: HandlerCode) -> bool:
+    return bool(one.digest) and (one.path, one.digest) != (other.path, other.digest)
 
 
 def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         FlowArray,
         FlowProducer,
     )
-    from glidemq_orchestrate.clients.queue import AsyncQueue, Queue, WorkerInfo
+    from glidemq_orchestrate.clients.queue import AsyncQueue, HandlerCode, Queue, WorkerInfo
     from glidemq_orchestrate.clients.schedules import AsyncSchedules, Schedules
 
 _PUBLIC: Final = {
@@ -24,7 +24,7 @@ _PUBLIC: Final = {
     "client": ("AsyncClient", "Client"),
     "events": ("AsyncEventReader", "EventReader"),
     "flows": ("AsyncFlow", "AsyncFlowArray", "AsyncFlowProducer", "Flow", "FlowArray", "FlowProducer"),
-    "queue": ("AsyncQueue", "Queue", "WorkerInfo"),
+    "queue": ("AsyncQueue", "HandlerCode", "Queue", "WorkerInfo"),
     "schedules": ("AsyncSchedules", "Schedules"),
 }
 _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
@@ -44,6 +44,7 @@ __all__ = [
     "Flow",
     "FlowArray",
     "FlowProducer",
+    "HandlerCode",
     "Queue",
     "Schedules",
     "WorkerInfo",

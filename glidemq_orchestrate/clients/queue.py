@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glidemq_orchestrate.attempts.handler_code import HandlerCode
 from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.operations.adding import AddingOperations
@@ -66,6 +67,7 @@ __all__ = [
     "FlowBudget",
     "FoundJobs",
     "GroupInfo",
+    "HandlerCode",
     "HandlerStatistics",
     "HistoryEntry",
     "JobCounts",

@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Unpack
 
+from glidemq_orchestrate.attempts.handler_code import HandlerCode
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.operations.adding import AddingOperations
@@ -65,6 +66,7 @@ __all__ = [
     "FlowBudget",
     "FoundJobs",
     "GroupInfo",
+    "HandlerCode",
     "HandlerStatistics",
     "HistoryEntry",
     "JobCounts",

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate.attempts.handler_code import HandlerCode
 from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
 from glidemq_orchestrate.attempts.workers import OtherCode
 from glidemq_orchestrate.errors import GlideMQError, TransportError
@@ -152,7 +153,7 @@ class JobLog:
         logger.warning(text, attempt.queue, attempt.name, f"{size:,}", extra=about("large_result", attempt))
 
 
-def log_other_code(queue: QueueKeys, code: Mapping[str, str], others: Iterable[OtherCode]) -> None:
+def log_other_code(queue: QueueKeys, code: Mapping[str, HandlerCode], others: Iterable[OtherCode]) -> None:
     """Log at the start of a worker which others run handlers of the same names with other code."""
     for other in others:
         first, *more = other.handlers

@@ -12,12 +12,13 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.attempts import client_supervision, upkeep, workers
 from glidemq_orchestrate.attempts.client_supervision import Area
+from glidemq_orchestrate.attempts.handler_code import registered_code
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
@@ -32,7 +33,7 @@ from glidemq_orchestrate.shards import with_shard_counts
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.feed import NEVER, Feed
-from glidemq_orchestrate.worker.handlers.code import code_of
+from glidemq_orchestrate.worker.handlers.code import Codes
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.log import log_lost_workers, log_other_code
 from glidemq_orchestrate.worker.job_slots import JobSlots
@@ -190,7 +191,7 @@ class QueueChores:
         silent: The silent workers of the queue.
         area: The queue and the queues around it.
         clock: The current time.
-        known_code: What ``code_of`` has found so far, by name of the handler.
+        codes: The code of its handlers.
     """
 
     run: Run
@@ -202,10 +203,10 @@ class QueueChores:
     silent: SilentWorkers
     area: Area
     clock: Clock
-    known_code: dict[str, str] = field(default_factory=dict)
+    codes: Codes
 
     async def announce(self) -> None:
-        """Register the worker: its host and process, what it uses, and its handlers."""
+        """Register the worker: its host and process, what it uses, and its handlers with their code."""
         description = {
             "addr": socket.gethostname(),
             "pid": os.getpid(),
@@ -215,23 +216,16 @@ class QueueChores:
             "concurrency": self.slots.concurrency,
             "memory": resident_memory(),
             "handlers": None if self.handlers.takes_all else self.handlers.names,
-            "code": self._code(),
+            **registered_code(self.codes.find()),
         }
         now_ms = self.clock.now_ms()
         await self.run(workers.announce([self.keys], self.worker_id, description, REGISTERED_MS, now_ms))
 
     async def compare_code(self) -> None:
         """Warn if other workers of the queue have other code for handlers of the same names."""
-        code = self._code()
+        code = self.codes.find()
         calls = workers.other_code(self.keys, self.worker_id, code, self.clock.now_ms())
         log_other_code(self.keys, code, await self.run(calls))
-
-    def _code(self) -> dict[str, str]:
-        """The code of each handler, by name; handlers may be added while the worker runs."""
-        for name, registered in self.handlers.registered.items():
-            if name not in self.known_code:
-                self.known_code[name] = code_of(registered.function)
-        return {name: code for name, code in self.known_code.items() if code}
 
     async def maintain(self) -> float | None:
         """Do the upkeep of the queue: due work, unsettled flows and cleanup."""

@@ -39,6 +39,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.executor import Caller, Executor, Unhandled
 from glidemq_orchestrate.worker.feed import Feed
+from glidemq_orchestrate.worker.handlers.code import Codes
 from glidemq_orchestrate.worker.handlers.handler import Handlers, RegistersHandlers
 from glidemq_orchestrate.worker.handlers.middleware import (
     Hooks,
@@ -171,6 +172,7 @@ class Worker(HandlerService, RegistersHandlers):
         self._named, self._max_stalled = list(self._queues.values()), max_stalled
         self._supervised = set(self._named)
         self._members = Counter(keys.queue for keys in self._named)
+        self._codes = Codes(self.handlers)
         self._chores = {name: self._chores_of(keys) for name, keys in self._queues.items()}
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
@@ -454,4 +456,5 @@ class Worker(HandlerService, RegistersHandlers):
             silent,
             area,
             self._clock,
+            self._codes,
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from glidemq_orchestrate import (
     FlowNode,
     FlowProducer,
     FlowSpec,
+    Handlers,
     JobOptions,
     JobState,
     NewJob,
@@ -21,6 +23,7 @@ from glidemq_orchestrate import (
     RateLimit,
 )
 from glidemq_orchestrate.attempts import dead_letters as letters
+from glidemq_orchestrate.clients import HandlerCode
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowNotFound,
@@ -45,6 +48,13 @@ P = "glide:{etl}:"
 A_FLOW = FlowSpec(
     "n", [FlowNode("a", queue="etl", job="a"), FlowNode("b", queue="etl", job="b", after=["a"])]
 )
+
+
+def clean(_ctx: Any) -> None: ...
+
+
+def clean_many(contexts: list[Any]) -> list[Any]:
+    return contexts
 
 
 def events(client: Any) -> list[tuple[str, str]]:
@@ -284,6 +294,38 @@ class TestWorkers:
         assert worker.pid > 0
         assert datetime.now(UTC) - worker.started_at < timedelta(minutes=1)
 
+    def test_our_workers_tell_where_the_code_of_their_handlers_is(
+        self, clients: Clients, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        handlers = Handlers()
+        handlers.handler("clean")(clean)
+        handlers.batch_handler("many", size=3)(clean_many)
+        handlers.handler("builtin")(cast("Any", math.sqrt))
+        run_worker(["etl"], handlers)
+        (worker,) = eventually(lambda: clients.queue().workers())
+        file = "tests/server/queues/test_admin.py"
+        assert {name: str(code) for name, code in worker.code.items()} == {
+            "clean": f"{__name__}:clean ({file}:{clean.__code__.co_firstlineno})",
+            "many": f"{__name__}:clean_many ({file}:{clean_many.__code__.co_firstlineno})",
+            "builtin": "math:sqrt",
+        }
+        assert worker.code["clean"].digest
+        assert hash(worker) == hash(worker)
+
+    def test_garbage_beside_it_does_not_stop_a_worker(
+        self, queue: Queue, redis_client: Any, run_worker: RunWorker
+    ) -> None:
+        for at, garbage in enumerate((
+            {"pid": "x", "addr": "h", "startedAt": 1, "code": {"clean": "other:clean 00000000"}},
+            {"pid": 1, "addr": "h", "startedAt": 1, "code": ["clean"], "files": 7},
+            ["clean"],
+        )):  # fmt: skip
+            redis_client.set(f"{P}w:gmo-worker-{at}", json.dumps(garbage))
+            redis_client.zadd(f"{P}gmo:workers", {f"gmo-worker-{at}": 9e15})
+        run_worker(["etl"], {"clean": clean})
+        assert queue.add_and_wait("clean", timeout=20) is None
+        assert [len(one.code) for one in queue.workers()] == [0, 0, 0, 1]
+
     def test_our_workers_report_what_they_use(
         self,
         queue: Queue,
@@ -312,6 +354,8 @@ class TestWorkers:
             "memory": "x",
             "running": -1,
             "concurrency": True,
+            "code": {"clean": 7, "load": "steps:load"},
+            "files": ["x"],
         }
         lapsed: dict[str, Any] = {}
         wrong = {name: value for name, value in right.items() if name != "pid"}
@@ -330,6 +374,7 @@ class TestWorkers:
         assert (worker.active_jobs, worker.handlers) == (2, None)
         for one in (worker, odd_one, broken):
             assert {one.memory, one.concurrency, one.running, one.last_heartbeat} == {None}
+        assert [one.code for one in (worker, odd_one)] == [{}, {"load": HandlerCode("steps:load")}]
 
 
 class TestDeadLetters:
