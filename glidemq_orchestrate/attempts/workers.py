@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate import registry
 from glidemq_orchestrate.attempts.handler_code import HandlerCode, read_code
@@ -136,6 +136,27 @@ def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
             if one["pending"] and (is_gone or (name.startswith(OF_BROADCASTS) and is_silent)):
                 lost_workers.append(LostWorker(name, one["pending"]))
     return lost_workers
+
+
+class CodeInUse(NamedTuple):
+    """Code of a handler, and the workers that have it."""
+
+    code: HandlerCode
+    workers: list[WorkerInfo]
+
+
+def serving(found: Iterable[WorkerInfo], handler: str) -> list[WorkerInfo]:
+    """The workers that run jobs of this name, or may do so."""
+    return [worker for worker in found if worker.handlers is None or handler in worker.handlers]
+
+
+def code_in_use(found: Iterable[WorkerInfo], handler: str) -> list[CodeInUse]:
+    """The code of a handler in these workers, each version once, that of most workers first."""
+    versions: dict[HandlerCode, list[WorkerInfo]] = {}
+    for worker in serving(found, handler):
+        if handler in worker.code:
+            versions.setdefault(worker.code[handler], []).append(worker)
+    return [CodeInUse(*one) for one in sorted(versions.items(), key=lambda one: -len(one[1]))]
 
 
 def _worker(name: str, text: str) -> WorkerInfo:

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse
 
 from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
+from glidemq_orchestrate.console.handlers import handler_row, named_code
 from glidemq_orchestrate.console.parts import Name, Shared, node_row
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
@@ -22,17 +23,10 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.elements import COUNTED, summary_of
 from glidemq_orchestrate.flows.status import NodeStatus
-from glidemq_orchestrate.jobs.job import Job
 
 router = APIRouter(dependencies=[Depends(check_signed_in), Depends(check_flow)])
 MAX_NAMED: Final = 20
 LOG_LINES: Final = 200
-CODE_FIELDS: Final = {
-    "python": ("callable",),
-    "spark.python": ("callable",),
-    "spark.sql": ("file",),
-    "spark.submit": ("file", "application"),
-}
 
 
 @router.get("/flows/{flow_id}/nodes/{name}/data")
@@ -70,7 +64,12 @@ async def logs(
 
 @router.get("/flows/{flow_id}/nodes/{name}")
 async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
-    """A node with its data, inputs, result, log and history; or an element of an array, by ``clean[17]``."""
+    """A node with its data, inputs, result, log and history; or an element of an array, by ``clean[17]``.
+
+    ``code`` is what the data of a ``python`` or Spark job names. ``handler`` is what the live workers of the
+    queue tell of its handler: how many of them serve it, and each version of its code, with those that
+    have it; null if the workers cannot be read.
+    """
     flow: AsyncFlow = await console.client.flows.get(flow_id)
     found = await flow.node(name)
     view = await console.views.get(flow_id)
@@ -82,6 +81,7 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
         "array": (array := await _array(flow, found)),
         "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
         "wait": await _wait(flow, found),
+        "handler": await handler_row(console, found.queue, found.job),
         "spark_url": _spark_url(found.progress),
         **await _payloads(console, flow, found),
         **await _record(flow, found),
@@ -151,7 +151,7 @@ async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str
     try:
         job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
         found["data"] = shown(job.data)
-        found["code"] = _code(job)
+        found["code"] = named_code(job)
         found["result"] = shown(job.result) if node.state == "completed" else None
     except JobNotFound:
         return found
@@ -161,13 +161,6 @@ async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str
     except (ResultRemoved, NodeNotFound):
         pass
     return found
-
-
-def _code(job: Job) -> str:
-    """The code that runs, where the data names it. Of all other handlers, workers register names only."""
-    data = job.data if isinstance(job.data, dict) else {}
-    code = next((data[field] for field in CODE_FIELDS.get(job.name, ()) if data.get(field)), "")
-    return masked_line(code) if isinstance(code, str) else ""
 
 
 async def _record(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:

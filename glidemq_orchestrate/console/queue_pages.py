@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Query
 
 from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.console.guard import check_queues
+from glidemq_orchestrate.console.handlers import code_rows, handler_row, named_code
 from glidemq_orchestrate.console.parts import MAX_EXAMINED, Name, Shared, failure_rows, job_row
 from glidemq_orchestrate.console.queue_lists import handler_rows, rate_row
 from glidemq_orchestrate.console.rates import rates
@@ -135,14 +136,19 @@ async def jobs(  # noqa: PLR0913, PLR0917  its filters
 
 @router.get("/queues/{name}/jobs/{job_id}")
 async def job(console: Shared, name: Name, job_id: Name) -> dict[str, Any]:
-    """A job with its data, result, log and history."""
+    """A job with its data, result, log and history; ``code`` and ``handler`` are those of a node."""
     queue = console.client.queue(name)
     found = await queue.get_job(job_id, lenient=True)
-    logs, history, tracked = await asyncio.gather(
-        queue.logs(job_id, limit=200), queue.history(job_id), queue.tracked()
+    logs, history, tracked, handler = await asyncio.gather(
+        queue.logs(job_id, limit=200),
+        queue.history(job_id),
+        queue.tracked(),
+        handler_row(console, name, found.name),
     )
     return {
         **job_row(found),
+        "code": named_code(found),
+        "handler": handler,
         "tracked": any(one.kind == "job" and one.id == job_id for one in tracked),
         "history": [
             {"at": time_text(one.at), "what": one.kind, "detail": masked_line(one.detail)} for one in history
@@ -164,6 +170,7 @@ def _worker_row(worker: WorkerInfo, queues: Sequence[str]) -> dict[str, Any]:
         "host": worker.host,
         "pid": worker.pid,
         "handlers": None if worker.handlers is None else list(worker.handlers),
+        "code": code_rows(worker),
         "kind": "Node" if worker.handlers is None else "Python",
         "started_at": time_text(worker.started_at),
         "silent_seconds": worker.silent.total_seconds(),
@@ -188,7 +195,10 @@ def _with_jobs(rows: Mapping[str, dict[str, Any]], queue: str, active: Sequence[
 
 @router.get("/workers")
 async def workers(console: Shared) -> dict[str, Any]:
-    """Every live worker with what it runs, and the queues with work that nobody serves."""
+    """Every live worker with what it runs, and the queues with work that nobody serves.
+
+    The ``code`` of a worker is that of its first 100 handlers, by their names.
+    """
     names = await console.queues()
 
     async def read(name: str) -> tuple[Any, ...]:

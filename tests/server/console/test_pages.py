@@ -175,19 +175,6 @@ def test_what_running_a_node_again_or_ending_it_does_is_said_before(
     assert console.get("/api/flows/f/nodes/no/plan", params={"action": "rerun"}).status_code == 404
 
 
-def test_the_code_of_a_node_is_shown_where_its_data_names_it(
-    console: TestClient, flows: FlowProducer
-) -> None:
-    nodes = [
-        FlowNode("a", job="python", data={"callable": "mypackage.steps:clean"}),
-        FlowNode("b", job="other", data={"callable": "x"}),
-        FlowNode("c", job="python", data=["callable"]),
-    ]
-    flows.submit(FlowSpec("n", nodes, queue="etl"), flow_id="f")
-    codes = [get(console, f"/api/flows/f/nodes/{name}")["code"] for name in "abc"]
-    assert codes == ["mypackage.steps:clean", "", ""]
-
-
 def test_a_running_flow_is_cancelled_with_a_reason(console: TestClient, flows: FlowProducer) -> None:
     flows.submit(spec(), flow_id="f")
     reply = console.post("/api/flows/f/cancel", headers=WRITES, json={"reason": "wrong day"})

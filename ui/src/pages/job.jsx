@@ -2,6 +2,7 @@
 import { useEffect } from "preact/hooks";
 import { post, useData } from "../api.js";
 import { flowLink, link, nodeLink, queueLink } from "../route.js";
+import { codeOf } from "../parts/code.jsx";
 import { Action } from "../parts/dialog.jsx";
 import { State, wordOf } from "../parts/states.jsx";
 import { Track } from "../parts/queue_lists.jsx";
@@ -23,6 +24,7 @@ export function Job({ queue, id }) {
   const retry = { title: "Retry this job", confirm: "Retry this job", plan: "The job waits for a worker again, with all its attempts.", run };
   const facts = [
     ["Job", <code>{str(job.name)}</code>],
+    ["Code", codeOf(job)],
     ["Flow", job.flow_id && <a href={job.node ? nodeLink(job.flow_id, job.node) : flowLink(job.flow_id)}>{str(job.node ?? job.flow_id)}</a>],
     ["Attempts", number(job.attempts)],
     ["Created", <Time at={job.created_at} />],

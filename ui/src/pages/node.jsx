@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, url, useData, useLive } from "../api.js";
 import { flowLink, go, link, nodeLink, queueLink } from "../route.js";
 import { Bar } from "../parts/bar.jsx";
+import { codeOf } from "../parts/code.jsx";
 import { Action } from "../parts/dialog.jsx";
 import { statesOf } from "../parts/graph.jsx";
 import { progressFacts, sparkLink } from "../parts/progress.jsx";
@@ -145,7 +146,7 @@ function FailedElements({ id, name, count, failed }) {
 function Facts({ node }) {
   const facts = [
     ["Job", <code>{str(node.job)}</code>],
-    ["Code", node.code && <><code>{str(node.code)}</code> <Copy text={str(node.code)} /></>],
+    ["Code", codeOf(node)],
     ["Queue", <a href={queueLink(str(node.queue))}>{str(node.queue)}</a>],
     ["Job id", node.job_id && <><code>{str(node.job_id)}</code> <Copy text={str(node.job_id)} /></>],
     ["Attempts", number(node.attempts)],

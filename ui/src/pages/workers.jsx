@@ -1,6 +1,7 @@
 // Workers: what they serve, what they run, and queues that nobody serves.
 import { now, useData } from "../api.js";
 import { flowLink, nodeLink, queueLink } from "../route.js";
+import { Handlers } from "../parts/code.jsx";
 import { Problem, Table } from "../parts/table.jsx";
 import { bytes, cut, list, number, str } from "../parts/text.jsx";
 import { Lasted, Time, duration, instant } from "../parts/time.jsx";
@@ -36,7 +37,7 @@ const COLUMNS = [
     <div>
       <span class="name">{cut(worker.host, 40)}</span> <span class="quiet">{str(worker.pid)} {str(worker.kind)}</span>
       <div class="quiet">{cut(worker.id, 48)}</div>
-      {list(worker.handlers).length > 0 && <div class="quiet" title={list(worker.handlers).join(", ")}>{cut(list(worker.handlers).join(", "), 60)}</div>}
+      <Handlers worker={worker} />
     </div>
   )],
   ["Queues", (worker) => (
