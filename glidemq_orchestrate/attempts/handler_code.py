@@ -14,6 +14,13 @@ MAX_HANDLERS: Final = 1_000
 """A worker registers the code of so many handlers."""
 MAX_LENGTH: Final = 200
 """The longest path, with its digest, and the longest file that are registered, in characters."""
+NAMED_BY: Final = {
+    "python": ("callable",),
+    "spark.python": ("callable",),
+    "spark.sql": ("file",),
+    "spark.submit": ("file", "application"),
+}
+"""The fields of data that name the code to run, by the name of the job."""
 _WITH_DIGEST: Final = re.compile(r"(?P<path>.+) (?P<digest>[0-9a-f]{8})", re.DOTALL)
 
 
@@ -70,3 +77,10 @@ def _texts(value: Any) -> dict[str, str]:
         for name, text in some
         if isinstance(text, str) and 0 < len(text) <= MAX_LENGTH
     }
+
+
+def named_code(job: str, data: Any) -> str:
+    """The code that a job of this name runs, if its data names it; else empty."""
+    fields = data if isinstance(data, dict) else {}
+    code = next((fields[name] for name in NAMED_BY.get(job, ()) if fields.get(name)), "")
+    return code if isinstance(code, str) else ""

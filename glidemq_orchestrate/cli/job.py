@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from glidemq_orchestrate.cli.handler_code import code_row, code_text
 from glidemq_orchestrate.cli.history import history_lines
 from glidemq_orchestrate.cli.shell import (
     AsJson,
@@ -83,16 +84,17 @@ def job_show(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job with its data, result, history and last log lines."""
+    """Show a job with its code, data, result, history and last log lines."""
     with Queue(queue, url, prefix=prefix) as client:
         job, wait = client.get_job(job_id, lenient=True), client.wait_of(job_id)
         logs = client.logs(job_id, offset=-LOG_LINES, limit=LOG_LINES)
-        history = client.history(job_id)
-    row = job_row(job) | {"history": history, "logs": logs.lines}
+        history, code = client.history(job_id), code_row(client, job.name, job.data)
+    row = job_row(job) | {"history": history, "logs": logs.lines} | code
     if as_json:
         print_json(row | {"wait": wait})
         return
     row |= {"history": history_lines(history), "logs": "\n".join(logs.lines), "waits": str(wait or "")}
+    row |= {"code": code_text(code), "handler": None}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in row.items():
         if value not in (None, False, [], (), 0, "") or name in ("data", "result"):

@@ -7,35 +7,19 @@ from typing import Any, Final
 from glidemq_orchestrate.attempts.handler_code import HandlerCode
 from glidemq_orchestrate.attempts.workers import WorkerInfo, code_in_use, serving
 from glidemq_orchestrate.console.shown import masked_line
-from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.errors import ProtocolError
 
 MAX_WORKERS: Final = 20
 MAX_VERSIONS: Final = 20
 MAX_HANDLERS: Final = 100
 """The code of so many handlers is listed with their worker."""
-CODE_FIELDS: Final = {
-    "python": ("callable",),
-    "spark.python": ("callable",),
-    "spark.sql": ("file",),
-    "spark.submit": ("file", "application"),
-}
-
-
-def named_code(job: Job) -> str:
-    """The code that a job runs, where its data names it."""
-    data = job.data if isinstance(job.data, dict) else {}
-    code = next((data[field] for field in CODE_FIELDS.get(job.name, ()) if data.get(field)), "")
-    return masked_line(code) if isinstance(code, str) else ""
 
 
 async def handler_row(console: Any, queue: str, handler: str) -> dict[str, Any] | None:
     """How many live workers serve a handler, and each version of its code; None if they cannot be read."""
     try:
         workers = await console.client.queue(queue).workers()
-    except TransportError:
-        raise
-    except GlideMQError:  # keys of the queue are broken: the rest is still shown
+    except ProtocolError:  # keys of the queue are broken: the rest is still shown
         return None
     return {
         "served_by": len(serving(workers, handler)),

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query, Response
 from starlette.responses import PlainTextResponse
 
+from glidemq_orchestrate.attempts.handler_code import named_code
 from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
-from glidemq_orchestrate.console.handlers import handler_row, named_code
+from glidemq_orchestrate.console.handlers import handler_row
 from glidemq_orchestrate.console.parts import Name, Shared, node_row
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
@@ -151,7 +152,7 @@ async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str
     try:
         job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
         found["data"] = shown(job.data)
-        found["code"] = named_code(job)
+        found["code"] = masked_line(named_code(job.name, job.data))
         found["result"] = shown(job.result) if node.state == "completed" else None
     except JobNotFound:
         return found

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
 
+from glidemq_orchestrate.attempts.handler_code import named_code
 from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.console.guard import check_queues
-from glidemq_orchestrate.console.handlers import code_rows, handler_row, named_code
+from glidemq_orchestrate.console.handlers import code_rows, handler_row
 from glidemq_orchestrate.console.parts import MAX_EXAMINED, Name, Shared, failure_rows, job_row
 from glidemq_orchestrate.console.queue_lists import handler_rows, rate_row
 from glidemq_orchestrate.console.rates import rates
@@ -147,7 +148,7 @@ async def job(console: Shared, name: Name, job_id: Name) -> dict[str, Any]:
     )
     return {
         **job_row(found),
-        "code": named_code(found),
+        "code": masked_line(named_code(found.name, found.data)),
         "handler": handler,
         "tracked": any(one.kind == "job" and one.id == job_id for one in tracked),
         "history": [

@@ -37,11 +37,13 @@ FORMS: dict[str, set[str]] = {
         "started_at", "finished_at",
     },
     "flow list/": {"id", "name", "state", "generation", "total", "completed", "failed", "labels"},
-    "flow node f a": {"name", "state", "attempts", "seconds", "data", "inputs", "result", "logs", "wait"},
+    "flow node f a": {
+        "name", "state", "attempts", "seconds", "data", "inputs", "result", "logs", "wait", "code", "handler",
+    },
     "queue list/": {"queue", "paused", "counts", "workers", "lost_workers"},
     "queue show etl": {"queue", "paused", "counts", "workers", "lost_workers"},
     "queue jobs etl/": {"id", "name", "state", "attempts_made", "max_attempts", "failed_reason", "flow_id"},
-    "job show etl f~a": {"id", "name", "state", "data", "result", "logs", "wait"},
+    "job show etl f~a": {"id", "name", "state", "data", "result", "logs", "wait", "code", "handler"},
     "doctor/": {"check", "verdict", "found", "advice", "server"},
     "library status/": {"server", "name", "loaded", "ours", "version", "sha256"},
 }  # fmt: skip

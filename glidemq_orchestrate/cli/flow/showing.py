@@ -15,6 +15,7 @@ from glidemq_orchestrate.cli.completion import node_names
 from glidemq_orchestrate.cli.failures import Most, print_failures
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.flow.view import flow_view, short, status_json, wait_json
+from glidemq_orchestrate.cli.handler_code import code_row, code_text
 from glidemq_orchestrate.cli.history import history_lines
 from glidemq_orchestrate.cli.shell import (
     AsJson,
@@ -125,7 +126,7 @@ def node(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Show a node: its data, inputs, result, attempts, times, reason, history and last log lines.
+    """Show a node: its code, data, inputs, result, attempts, times, reason, history and last log lines.
 
     An element of an array is NODE[POSITION], quoted for the shell: 'clean[4711]'.
 
@@ -146,11 +147,12 @@ def node(
         "inputs": {name: value for name, value in inputs.items() if name not in later},
         "later_inputs": {name: value for name, value in inputs.items() if name in later},
         "result": own.get("result"), "history": history or [], "logs": own.get("logs", ()),
+        "code": own.get("code", ""), "handler": own.get("handler"),
     }  # fmt: skip
     if as_json:
         print_json(row | {"wait": wait_json(waits, node)})
         return
-    row |= {"history": history_lines(history) if history else ""} | (
+    row |= {"history": history_lines(history) if history else "", "code": code_text(row), "handler": None} | (
         {"waits": str(waits[name])} if name in waits else {}
     )
     if node.state is JobState.COMPLETED and node.reason:
@@ -178,12 +180,13 @@ def _of_job(node: NodeStatus, flow: Flow, url: str | None, prefix: str) -> dict[
         kept = LOG_LINES if element is None else ALL_LINES
         logs = queue.logs(node.job_id, offset=-kept, limit=kept)
         history = queue.history(node.job_id)
+        code = code_row(queue, job.name, None if element else job.data)
     if element is None:
-        return {"data": job.data, "result": job.result, "history": history, "logs": logs.lines}
+        return {"data": job.data, "result": job.result, "history": history, "logs": logs.lines} | code
     array, index = flow.array(element[0]), element[1]
     lines = [line for line in logs.lines if line.startswith(f"[{index}] ")]
     result = array.results(index, index + 1).get(index)
-    return {"data": array.item(index), "result": result, "logs": lines[-LOG_LINES:]}
+    return {"data": array.item(index), "result": result, "logs": lines[-LOG_LINES:]} | code
 
 
 def has_ended_since(dependency: NodeStatus, node: NodeStatus) -> bool:
@@ -212,7 +215,7 @@ def details(row: Mapping[str, Any], *, full: bool) -> Table:
             continue
         if name == "seconds":  # from when a worker received the job; it may have held it back
             value = f"≤ {value}"  # noqa: PLW2901
-        if name in ("logs", "history"):
+        if name in ("logs", "history", "code"):
             text = value if isinstance(value, str) else "\n".join(value)
         else:
             text = short(value, None if full else SHOWN_CHARACTERS, _MORE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 import threading
 from datetime import timedelta
@@ -358,6 +360,47 @@ def test_a_job_is_added_and_shown(shell: Shell, queue: Queue) -> None:
     assert (shown["data"], shown["priority"], shown["state"]) == ({"month": 1}, 3, "prioritized")
     assert (shown["logs"], shown["delay"]) == (["one line"], 0)
     assert '{"month": 1}' in shell("job", "show", "etl", "own")
+
+
+def clean(_ctx: Any) -> None: ...
+
+
+def other_clean(_ctx: Any) -> None: ...
+
+
+def code_in(shown: str) -> str:
+    """The code in what is shown of a job, in one line."""
+    lines = itertools.dropwhile(lambda line: line.split()[:1] != ["code"], shown.splitlines())
+    first, rest = next(lines), itertools.takewhile(lambda line: line[:1] == " ", lines)
+    return " ".join(" ".join([first.removeprefix("code"), *rest]).split())
+
+
+def test_a_job_is_shown_with_the_code_of_its_handler(
+    shell: Shell, queue: Queue, run_worker: RunWorker, redis_client: Any
+) -> None:
+    words = ("job", "show", "etl", queue.add("clean", delay=60))
+    unserved = "no worker that serves this handler is there now"
+    assert code_in(shell(*words)) == unserved
+    named = ("job", "show", "etl", queue.add("python", {"callable": "steps:load"}, delay=60))
+    assert code_in(shell(*named)) == f"steps:load {unserved}"
+    run_worker(["etl"], {"clean": clean})
+    run_worker(["etl"], {"clean": clean})
+    place = f"{__name__}:clean (tests/server/cli/test_queue.py:{clean.__code__.co_firstlineno})"
+    assert code_in(shell(*words)) == place
+    run_worker(["etl"], {"clean": other_clean})
+    shown = shell.json(*words)
+    assert (shown["code"], shown["handler"]["served_by"]) == ("", 3)
+    first, second = shown["handler"]["code"]
+    ids = [one["id"] for one in (*first["workers"], *second["workers"])]
+    assert ids == [one.id for one in queue.workers()]
+    where = f"{first['workers'][0]['host']} {os.getpid()}"
+    other = f"{__name__}:other_clean ({second['file']})"
+    assert code_in(shell(*words)) == (
+        f"{place}, source {first['digest']}, on {where}, {where} "
+        f"{other}, source {second['digest']}, on {where}"
+    )
+    redis_client.set("glide:{etl}:gmo:workers", "no set")
+    assert shell.json(*words)["handler"] is None
 
 
 def test_a_job_is_shown_with_its_traceback_and_why_it_waits(

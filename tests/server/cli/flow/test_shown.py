@@ -53,6 +53,13 @@ def test_a_node_is_shown_with_its_inputs_result_and_logs(glidemq: Glidemq, file:
     assert one["inputs"]["clean[3]"] == 1
     assert one["attempts"] == 1
     assert "input clean[11]" in glidemq("flow", "node", "n2", "report").stdout
+    ((version,), served) = one["handler"]["code"], one["handler"]["served_by"]
+    assert (one["code"], served, version["path"].partition(":")[0]) == (
+        "",
+        1,
+        "tests.server.cli.flow.conftest",
+    )
+    assert f"{version['path']} ({version['file']})" in " ".join(shown.split())
 
 
 @pytest.mark.usefixtures("worker")
