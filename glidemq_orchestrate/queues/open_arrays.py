@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,6 +66,20 @@ def count_elements(queue: QueueKeys, arrays: Sequence[OpenArray], now_ms: int) -
         if since <= now_ms:
             ready += _room(definition, counts[-1], left)
     return ElementCounts(waiting, ready, running, len(arrays) > MAX_ARRAYS)
+
+
+def idle_arrays(queue: QueueKeys, job_ids: Container[str]) -> Op[list[OpenArray]]:
+    """The arrays among these that are open, and of which no element runs or is a job."""
+    arrays = [one for one in (yield from ask(open_arrays(queue))) if one[0] in job_ids]
+    calls: list[Call[Any]] = []
+    for job_id, _ in arrays:
+        calls.append(command("HGET", queue.array(job_id), "running", decode=number))
+        calls.append(command("SCARD", f"{queue.array(job_id)}:jobs", decode=int))
+    replies: list[int] = []
+    for trip in parts(calls, _CALLS_PER_TRIP):
+        replies += yield from ask_all(trip)
+    rows = zip(arrays, replies[::2], replies[1::2], strict=True)
+    return [one for one, running, jobs in rows if not running and not jobs]
 
 
 def slice_ids(queue: QueueKeys) -> Op[list[str]]:

@@ -18,6 +18,7 @@ from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import limits as queue_settings
+from glidemq_orchestrate.queues import open_arrays
 from glidemq_orchestrate.shards import split_shard
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.wire.codec import readable
@@ -29,6 +30,7 @@ CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + time
 REASON: Final = 200
 PAUSE_MS: Final = 10_000  # the max delay of a job handed back by a worker without its handler
 DELAY: Final = "its delay"
+ELEMENTS: Final = "its delay, or the next attempts of its elements"
 LOST: Final = "its worker was lost: it runs again without using up an attempt"
 SUSPECT: Final = "its worker was lost: other workers run its jobs one or a few at a time"
 _READY: Final = (JobState.WAITING, JobState.PRIORITIZED)
@@ -87,13 +89,14 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
     """
     every = list(jobs)
     silent = [job for job in every if job.state is JobState.ACTIVE and _silent_since(job, now_ms)]
-    ready = [job for job in every if job.state in _READY]
+    idle = yield from _idle_arrays(prefix, every)
+    ready = [job for job in every if job.state in _READY or job.name in idle]
     held = [job for job in every if _may_be_held(job) and job not in silent][:MAX]
     queues: dict[str, _Queue] = {}
     for name in dict.fromkeys(job.queue for job in (*silent, *ready)):
         queues[name] = yield from _queue(QueueKeys(prefix, name), now_ms)
     known = {job.name: _silent(job, queues[job.queue], now_ms) for job in silent}
-    known |= {job.name: _ready(job, queues[job.queue]) for job in ready}
+    known |= {job.name: _ready(job, queues[job.queue], idle.get(job.name, 0), now_ms) for job in ready}
     found = yield from _read(prefix, held)
     due = yield from _group_times(prefix, found)
     first = {
@@ -111,6 +114,19 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
             if (unhandled := _unhandled(job.job, queues[job.job.queue])) is not None:
                 reasons[job.job.name] = unhandled
     return known | {name: wait for name, wait in reasons.items() if wait is not None}
+
+
+def _idle_arrays(prefix: str, jobs: Sequence[Waiter]) -> Op[dict[str, float]]:
+    """The open arrays of which no element runs, by name, and when one can, ms."""
+    by_queue: dict[str, dict[str, str]] = {}
+    for job in jobs:
+        if job.state is JobState.ACTIVE and job.worker is None:
+            by_queue.setdefault(job.queue, {})[job.job_id] = job.name
+    found: dict[str, float] = {}
+    for queue, names in by_queue.items():
+        idle = yield from open_arrays.idle_arrays(QueueKeys(prefix, queue), names)
+        found |= {names[job_id]: since for job_id, since in idle}
+    return found
 
 
 def _may_be_held(job: Waiter) -> bool:
@@ -255,8 +271,11 @@ def _silent(job: Waiter, queue: _Queue, now_ms: int) -> Wait:
     return Wait(f"its worker has been silent since {since:%H:%M:%S}: {next_}")
 
 
-def _ready(job: Waiter, queue: _Queue) -> Wait:
+def _ready(job: Waiter, queue: _Queue, since: float, now_ms: int) -> Wait:
+    """``since``: when the first element of an array can run, ms."""
     wait = _in_queue(job, queue)
+    if since > now_ms and wait.is_turn:
+        return Wait(ELEMENTS, moment(str(int(since))))
     return replace(wait, reason=f"{wait.reason} ({LOST})", is_turn=False) if job.lost_attempts else wait
 
 

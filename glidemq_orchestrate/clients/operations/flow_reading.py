@@ -134,9 +134,10 @@ class ReadingOperations:
         """Explain why nodes are not running, and until when, by name.
 
         Covers nodes that wait for a worker, their next attempt or delay, their ordering key, a signal, or
-        jobs that they added; also nodes with a silent worker, but not nodes that wait for other nodes. Nodes
-        that only wait for their turn come last. All ready nodes are included, and the first 100 of the
-        others. Meant for display: costs five calls for each queue, and two for each node that is not ready.
+        jobs that they added; also nodes with a silent worker, and arrays in which nothing runs, but not nodes
+        that wait for other nodes. Nodes that only wait for their turn come last. All ready nodes are
+        included, and the first 100 of the others. Meant for display: costs five calls for each queue, and two
+        for each node that is not ready and each array.
         On the portable path (several slots of a cluster), nodes with delays cost one more each.
 
         Args:
