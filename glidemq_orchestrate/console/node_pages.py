@@ -12,6 +12,7 @@ from glidemq_orchestrate.attempts.handler_code import named_code
 from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
 from glidemq_orchestrate.console.handlers import handler_row
+from glidemq_orchestrate.console.node_waits import waits_of
 from glidemq_orchestrate.console.parts import Name, Shared, node_row
 from glidemq_orchestrate.console.shown import masked_line, shown, time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
@@ -81,8 +82,8 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
         "element": await _element(flow, view.snapshot, name),
         "array": (array := await _array(flow, found)),
         "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
-        "wait": await _wait(flow, found),
         "handler": await handler_row(console, found.queue, found.job),
+        **await waits_of(flow, found, view.snapshot),
         "spark_url": _spark_url(found.progress),
         **await _payloads(console, flow, found),
         **await _record(flow, found),
@@ -130,11 +131,6 @@ async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, 
     ]
 
 
-async def _wait(flow: AsyncFlow, node: NodeStatus) -> str:
-    waits = await flow.waits([node])
-    return str(waits[node.name]) if node.name in waits else ""
-
-
 def _spark_url(progress: Any) -> str:
     url = progress.get("ui") if isinstance(progress, dict) else None
     return url if isinstance(url, str) and url.startswith(("http://", "https://")) else ""
@@ -142,7 +138,7 @@ def _spark_url(progress: Any) -> str:
 
 async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
     """Data, inputs and result; None for what was removed."""
-    found: dict[str, Any] = {"data": None, "result": None, "inputs": {}, "code": ""}
+    found: dict[str, Any] = {"data": None, "result": None, "inputs": {}, "code": "", "ordering_key": ""}
     if place := _place((await console.views.get(flow.id)).snapshot, node.name):
         elements, at = flow.array(place[0]), place[1]
         found["data"] = shown(await elements.item(at))
@@ -153,6 +149,7 @@ async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str
         job = await console.client.queue(node.queue).get_job(node.job_id, lenient=True)
         found["data"] = shown(job.data)
         found["code"] = masked_line(named_code(job.name, job.data))
+        found["ordering_key"] = job.ordering_key or ""
         found["result"] = shown(job.result) if node.state == "completed" else None
     except JobNotFound:
         return found

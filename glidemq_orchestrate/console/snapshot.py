@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -162,6 +162,24 @@ class Snapshot:
                 reached.add(one)
                 found.append(one)
         return found
+
+    def is_open(self, at: int) -> bool:
+        """Whether a node has not ended."""
+        return self.letters[at] not in _ENDED
+
+    def first_open(self, nodes: Iterable[int]) -> list[int]:
+        """Of these and all before them, those that have not ended and whose dependencies have; ascending."""
+        found, seen, left = list[int](), set[int](), list(nodes)
+        while left:
+            at = left.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            before = list(filter(self.is_open, self.after[at]))
+            left += before
+            if not before:
+                found.append(at)
+        return sorted(found)
 
     def drawn(self) -> list[dict[str, Any]]:
         """The groups, as the page gets them."""

@@ -10,7 +10,7 @@ import { progressFacts, sparkLink } from "../parts/progress.jsx";
 import { State, wordOf } from "../parts/states.jsx";
 import { Pending, Problem, Table } from "../parts/table.jsx";
 import { Copy, Payload, cut, list, number, plural, str } from "../parts/text.jsx";
-import { Lasted, Time, duration } from "../parts/time.jsx";
+import { Lasted, Time, duration, exactly, instant } from "../parts/time.jsx";
 
 const ENDED = ["completed", "failed", "skipped"];
 
@@ -66,7 +66,7 @@ export function Node({ id, name }) {
         </p>
       </header>
       <Problem error={source.error} />
-      {node.wait && !isOver && <section class="wrong" aria-labelledby="wait"><h2 id="wait">What it waits for</h2><p>{str(node.wait)}</p></section>}
+      {!isOver && <Waits id={id} node={node} />}
       {node.reason && (
         <section class={node.state === "failed" ? "wrong bad" : "wrong"} aria-labelledby="reason">
           <h2 id="reason">{node.state === "failed" ? "Why it failed" : "Last error"}</h2>
@@ -104,6 +104,57 @@ function Change({ id, name, action, title, reload, isDanger }) {
   };
   const done = () => `${name} ${action === "rerun" ? "runs again" : "was ended as failed"}.`;
   return <Action isDanger={isDanger} action={{ title, confirm: title, plan, run, done, isDanger }} />;
+}
+
+/** What a node waits for: what holds it back itself, its dependencies that have not ended, and what these wait for. */
+function Waits({ id, node }) {
+  const open = list(node.waits_for);
+  const first = list(node.held_by);
+  const isDue = node.state === "waiting-children" && !node.waits_for_count && !node.wait;
+  if (!node.wait && !open.length && !isDue) return null;
+  return (
+    <section class="wrong" aria-labelledby="wait">
+      <h2 id="wait">What it waits for</h2>
+      {node.wait && <p><Why wait={node.wait} /> <Where node={node} /></p>}
+      {isDue && <p>Its dependencies have ended. Workers and supervisors of the queues of its flow let it start.</p>}
+      {open.length > 0 && (
+        <>
+          <p>{number(node.waits_for_count)} of its {plural(node.after_count, "dependency", "dependencies")} {node.waits_for_count === 1 ? "has" : "have"} not ended:</p>
+          <WaitedFor id={id} rows={open} count={node.waits_for_count} />
+        </>
+      )}
+      {first.length > 0 && <><p>{open.length === 1 ? "That waits" : "Those wait"} in the end for:</p><WaitedFor id={id} rows={first} count={node.held_by_count} /></>}
+    </section>
+  );
+}
+
+/** The limits or the pause that hold it back are on other pages. */
+function Where({ node }) {
+  const queue = str(node.queue);
+  if (node.state === "group-waiting") return <a href={queueLink(queue, { view: "keys" })}>Ordering keys of {queue}</a>;
+  return (["waiting", "prioritized"].includes(node.state) || node.array) && <a href={queueLink(queue)}>Queue {queue}</a>;
+}
+
+function Why({ wait }) {
+  const until = instant(wait.until);
+  return <>{until !== null && <>until {exactly(until)} (<Time at={wait.until} />): </>}{str(wait.reason)}</>;
+}
+
+function WaitedFor({ id, rows, count }) {
+  return (
+    <ul class="waits">
+      {rows.map((one) => (
+        <li key={one.name}>
+          <a href={nodeLink(id, one.name)}>{cut(one.name, 80)}</a> <State state={one.state} />
+          {one.array && <span>, {number(one.array.completed + one.array.failed + one.array.skipped)} of {plural(one.array.elements, "element")} ended</span>}
+          {one.started_at && <span>, began <Time at={one.started_at} /></span>}
+          {one.wait && <span>, <Why wait={one.wait} /></span>}
+          {one.open > 0 && !one.wait && <span>: {plural(one.open, "dependency", "dependencies")} not ended</span>}
+        </li>
+      ))}
+      {count > rows.length && <li class="quiet">and {number(count - rows.length)} more</li>}
+    </ul>
+  );
 }
 
 function Elements({ id, name, array, states, failed }) {

@@ -1,0 +1,62 @@
+"""What a node waits for: its dependencies that have not ended, and what holds these, or itself, back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate.clients.flows import AsyncFlow
+from glidemq_orchestrate.console.shown import masked_line, time_text
+from glidemq_orchestrate.console.snapshot import Snapshot
+from glidemq_orchestrate.flows.elements import summary_of
+from glidemq_orchestrate.flows.status import NodeStatus, Wait
+from glidemq_orchestrate.jobs.states import JobState
+
+MAX_SHOWN: Final = 20
+
+
+async def waits_of(flow: AsyncFlow, node: NodeStatus, snapshot: Snapshot) -> dict[str, Any]:
+    """What a node waits for, as ``flow show`` tells it, and the dependencies that have not ended.
+
+    Returns:
+        ``wait``: what holds the node itself back; None if nothing does. ``waits_for``: some of its
+        dependencies that have not ended, ``waits_for_count``: of how many. ``held_by``: the nodes further up
+        that these wait for in the end; their own dependencies have ended.
+    """
+    direct: list[int] = []
+    if node.state is JobState.WAITING_CHILDREN:
+        places = (snapshot.index[name] for name in node.after if name in snapshot.index)
+        direct = [at for at in places if snapshot.is_open(at)]
+    known = set(direct)
+    first = [at for at in await asyncio.to_thread(snapshot.first_open, direct) if at not in known]
+    some = [snapshot.names[at] for at in (*direct[:MAX_SHOWN], *first[:MAX_SHOWN])]
+    before = {one.name: one for one in await flow.nodes(some)} if some else {}
+    waits = await flow.waits([node, *before.values()])
+    rows = {name: _row(one, waits, snapshot) for name, one in before.items() if not one.state.is_terminal}
+    return {
+        "wait": wait_row(waits.get(node.name)),
+        "waits_for": [rows[name] for at in direct if (name := snapshot.names[at]) in rows],
+        "waits_for_count": len(direct),
+        "held_by": [rows[name] for at in first if (name := snapshot.names[at]) in rows],
+        "held_by_count": len(first),
+    }
+
+
+def wait_row(wait: Wait | None) -> dict[str, Any] | None:
+    """Why a job waits, and until when."""
+    if wait is None:
+        return None
+    return {"reason": masked_line(wait.reason), "until": time_text(wait.until)}
+
+
+def _row(node: NodeStatus, waits: Mapping[str, Wait], snapshot: Snapshot) -> dict[str, Any]:
+    after: Sequence[int] = snapshot.after[snapshot.index[node.name]]
+    return {
+        "name": node.name,
+        "state": node.state,
+        "started_at": time_text(node.started_at) if node.state is JobState.ACTIVE else None,
+        "wait": wait_row(waits.get(node.name)),
+        "array": summary_of(node.progress),
+        "open": sum(map(snapshot.is_open, after)),
+    }
