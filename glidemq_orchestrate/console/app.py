@@ -26,10 +26,12 @@ from glidemq_orchestrate.console import (
     queue_changes,
     queue_lists,
     queue_pages,
+    queue_plans,
     schedule_pages,
 )
 from glidemq_orchestrate.console.access import Access
 from glidemq_orchestrate.console.guard import Guard, NotAllowed, NotSignedIn
+from glidemq_orchestrate.console.held import Held
 from glidemq_orchestrate.console.live import Live
 from glidemq_orchestrate.console.rates import Lately
 from glidemq_orchestrate.console.reader import Reader
@@ -69,6 +71,7 @@ class Console:
         scraper: Reads what Prometheus asks for.
         reader: Reads what has no public method.
         lately: How long jobs waited and ran.
+        held: How many jobs wait for others.
     """
 
     client: AsyncClient
@@ -80,6 +83,7 @@ class Console:
     scraper: metrics.Scraper = field(init=False)
     reader: Reader = field(init=False)
     lately: Lately = field(init=False)
+    held: Held = field(init=False)
     _names: list[str] = field(default_factory=list)
     _names_at: float = -NAMES_SECONDS
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -90,6 +94,7 @@ class Console:
         self.live = Live(self.client, self.views)
         self.scraper = metrics.Scraper(self, self.settings)
         self.lately = Lately(self.client)
+        self.held = Held(self.client)
         self.reader = Reader(self.settings, prefix=self.settings.prefix)
 
     async def close(self) -> None:
@@ -170,6 +175,7 @@ def create_app(  # noqa: PLR0913  its settings
     api.include_router(node_pages.router)
     api.include_router(queue_pages.router)
     api.include_router(queue_lists.router)
+    api.include_router(queue_plans.router)
     api.include_router(schedule_pages.router)
     if not read_only:
         api.include_router(flow_changes.router)

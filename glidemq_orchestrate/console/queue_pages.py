@@ -89,6 +89,7 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
             "waiting": counts.elements.waiting,
             "ready": counts.elements.ready,
             "running": counts.elements.running,
+            "arrays": counts.elements.arrays,
         },
         "workers": _with_jobs({one.id: _worker_row(one, [name]) for one in workers}, name, active),
         "handlers": handler_rows(statistics),
@@ -102,6 +103,13 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
         "limits": await _limits(console, name),
         "dead_letters": {"queue": letters, "count": await _letters(console, letters)} if letters else None,
     }
+
+
+@router.get("/queues/{name}/held")
+async def held(console: Shared, name: Name) -> dict[str, Any]:
+    """How many jobs wait for other jobs or for their ordering key, at most some seconds old."""
+    found: dict[str, Any] = await console.held.of(name)
+    return found
 
 
 async def _limits(console: Any, name: str) -> dict[str, Any]:

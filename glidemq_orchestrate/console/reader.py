@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from glidemq_orchestrate.clients.facade import AsyncFacade
-from glidemq_orchestrate.queues import limits
+from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.jobs import pages
+from glidemq_orchestrate.jobs.job_hash import JobField
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.queues import limits, listing
 from glidemq_orchestrate.queues.ordering import OrderingKeys, ordering_keys
-from glidemq_orchestrate.wire.call import Op, ask_all
-from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import number
+
+MAX_FAILED: Final = 10_000
+"""Among so many failed jobs, nodes of flows are looked for."""
+_FAILED_FIELDS: Final[tuple[JobField, ...]] = ("state", "gmo:flow")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedJobs:
+    """The failed jobs of a queue.
+
+    Attributes:
+        jobs: Those that a retry of the queue runs again.
+        nodes: Nodes of flows, which it leaves as they are.
+        flows: The ids of these flows.
+        total: How many there are, also beyond those that were looked at.
+        is_partial: Not all were looked at.
+    """
+
+    jobs: int
+    nodes: int
+    flows: list[str]
+    total: int
+    is_partial: bool
+
+    @property
+    def looked(self) -> int:
+        """How many were looked at."""
+        return self.jobs + self.nodes
 
 
 class Reader(AsyncFacade):
@@ -22,6 +56,29 @@ class Reader(AsyncFacade):
     async def started(self, queue: str) -> int:
         """How many jobs have started in the present window of the rate limit of a queue."""
         return await self._run(self._started(queue))
+
+    async def failed(self, queue: str) -> FailedJobs:
+        """The failed jobs of a queue: those that a retry of the queue runs again, and nodes of flows."""
+        return await self._run(self._failed(queue))
+
+    def _failed(self, queue: str) -> Op[FailedJobs]:
+        members = yield from self._members(queue)
+        jobs, nodes, total, flows = 0, 0, 0, dict[str, None]()
+        left, is_partial = MAX_FAILED, False
+        for keys in members:
+            at: int | None = 0
+            total += yield from ask(pages.length(keys, "failed"))
+            while at is not None and left > 0:
+                ids, at = yield from listing.sorted_step(keys, "failed", at, newest_first=False)
+                left -= max(len(ids), listing.EMPTY_PAGE)
+                for head in (yield from listing.each(pages.heads(keys, ids, _FAILED_FIELDS))):
+                    if isinstance(head, ProtocolError) or head[0] != JobState.FAILED:
+                        continue
+                    jobs, nodes = jobs + (head[1] is None), nodes + (head[1] is not None)
+                    if head[1]:
+                        flows[read_generation(head[1])[0]] = None
+            is_partial = is_partial or at is not None
+        return FailedJobs(jobs, nodes, list(flows), total, is_partial)
 
     def _members(self, queue: str) -> Op[Sequence[QueueKeys]]:
         keys = QueueKeys(self._prefix, queue)

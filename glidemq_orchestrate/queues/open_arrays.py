@@ -25,12 +25,14 @@ class ElementCounts:
             attempts of its elements, and no more than ``max_running`` of an array allows.
         running: Those that run now, on any worker.
         is_partial: There are more than 1,000 open arrays, and only so many were counted.
+        arrays: How many arrays are open. Their own jobs are in no other count.
     """
 
     waiting: int = 0
     ready: int = 0
     running: int = 0
     is_partial: bool = False
+    arrays: int = 0
 
 
 OpenArray = tuple[str, float]
@@ -65,7 +67,7 @@ def count_elements(queue: QueueKeys, arrays: Sequence[OpenArray], now_ms: int) -
         waiting, running = waiting + left, running + counts[-1]
         if since <= now_ms:
             ready += _room(definition, counts[-1], left)
-    return ElementCounts(waiting, ready, running, len(arrays) > MAX_ARRAYS)
+    return ElementCounts(waiting, ready, running, len(arrays) > MAX_ARRAYS, sum(map(bool, replies[::3])))
 
 
 def idle_arrays(queue: QueueKeys, job_ids: Container[str]) -> Op[list[OpenArray]]:

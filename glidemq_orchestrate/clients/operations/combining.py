@@ -58,6 +58,7 @@ def counted(every: Sequence[JobCounts]) -> JobCounts:
         sum(one.ready for one in elements),
         sum(one.running for one in elements),
         any(one.is_partial for one in elements),
+        sum(one.arrays for one in elements),
     )
     return found
 

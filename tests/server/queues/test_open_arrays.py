@@ -45,7 +45,7 @@ def test_elements_that_wait_are_counted_beside_the_jobs(flows: FlowProducer, que
     assert queue.counts().elements == ElementCounts()
     flows.submit(SPEC, flow_id="x")
     counts = queue.counts(indexed_only=True)
-    assert counts.elements == ElementCounts(waiting=1_110, ready=13)
+    assert counts.elements == ElementCounts(waiting=1_110, ready=13, arrays=3)
     assert counts == {**dict.fromkeys(counts, 0), JobState.DELAYED: 1}
     assert counts.with_elements() == {**counts, JobState.WAITING: 1_110}
 
@@ -56,9 +56,9 @@ def test_of_many_arrays_only_some_are_counted(
     monkeypatch.setattr(open_arrays, "MAX_ARRAYS", 2)
     nodes = [ArrayNode(f"a{number}", over=range(5)) for number in range(3)]
     flows.submit(FlowSpec("f", nodes[:2], queue="etl"), flow_id="x")
-    assert queue.counts().elements == ElementCounts(waiting=10, ready=10)
+    assert queue.counts().elements == ElementCounts(waiting=10, ready=10, arrays=2)
     flows.submit(FlowSpec("f", nodes[2:], queue="etl"), flow_id="y")
-    assert queue.counts().elements == ElementCounts(waiting=10, ready=10, is_partial=True)
+    assert queue.counts().elements == ElementCounts(waiting=10, ready=10, is_partial=True, arrays=2)
 
 
 def test_elements_that_run_are_counted_and_keep_the_queue(
@@ -67,7 +67,7 @@ def test_elements_that_run_are_counted_and_keep_the_queue(
     go = threading.Event()
     flow = flows.submit(FlowSpec("f", [ArrayNode("a", over=range(10))], queue="etl"), flow_id="x")
     run_worker(["etl"], {"a": lambda _: go.wait(30)}, concurrency=2)
-    running = ElementCounts(waiting=8, ready=8, running=2)
+    running = ElementCounts(waiting=8, ready=8, running=2, arrays=1)
     eventually(lambda: queue.counts().elements == running, 20)
     assert queue.counts().with_elements()[JobState.ACTIVE] == 2
     with pytest.raises(QueueInUse):
@@ -76,7 +76,7 @@ def test_elements_that_run_are_counted_and_keep_the_queue(
     assert "8 waiting, 8 of them ready, 2 running" in shown
     listed = CliRunner().invoke(app, ["queue", "list", "--json"], env={"GLIDEMQ_URL": url}).output
     assert json.loads(listed)[0]["elements"] == {
-        "waiting": 8, "ready": 8, "running": 2, "is_partial": False,
+        "waiting": 8, "ready": 8, "running": 2, "is_partial": False, "arrays": 1,
     }  # fmt: skip
     go.set()
     flow.wait(timeout=30)

@@ -175,7 +175,10 @@ function Change({ id, action, title, after, isDanger }) {
 
 /** Runs the nodes of one group of failures again, and leaves the others as they are. */
 function RetryGroup({ id, group, after }) {
-  const plan = async () => str((await get(["flows", id, "group-plan"], { group: group.group })).text);
+  const plan = async () => {
+    const { text, nodes } = await get(["flows", id, "group-plan"], { group: group.group });
+    return { text: str(text), isNothing: nodes === 0 };
+  };
   const run = async () => {
     const answer = await post(["flows", id, "retry-group"], { group: group.group });
     after("retry-group");

@@ -1,6 +1,6 @@
 // A queue: counts, rates, latencies, errors, limits, workers, jobs, ordering keys, tags, tracked jobs and statistics.
 import { useEffect } from "preact/hooks";
-import { post, useData } from "../api.js";
+import { get, post, useData } from "../api.js";
 import { flowLink, jobLink, link, nodeLink, queueLink, route, setParams } from "../route.js";
 import { Bar } from "../parts/bar.jsx";
 import { Action } from "../parts/dialog.jsx";
@@ -20,11 +20,13 @@ const MOST_RETRIED = 1000;
 export function Queue({ name }) {
   const source = useData(["queues", name]);
   const queue = source.data;
+  const held = useData(["queues", name, "held"], {}, 15000).data;
   useEffect(() => {
     document.title = `${cut(name, 60)} - GlideMQ`;
   }, [name]);
   if (!queue) return <Pending source={source} title={name}><p><a href={link(["queues"])}>All queues</a></p></Pending>;
-  const { counts } = queue;
+  const counts = { ...queue.counts, ...held?.counts };
+  const { elements } = queue;
   const { view: asked, state, tag } = route.value.params;
   const view = VIEWS.some(([key]) => key === asked) ? asked : state || tag ? "jobs" : "";
   const waits = counted(counts).some(([one]) => ["waiting", "prioritized"].includes(one));
@@ -33,9 +35,9 @@ export function Queue({ name }) {
       <header class="head">
         <p class="crumbs"><a href={link(["queues"])}>Queues</a></p>
         <h1>{name}</h1>
-        <Bar isWordy states={counts} href={(one) => queueLink(name, { state: one })} />
-        {queue.elements && (queue.elements.running > 0 || queue.elements.waiting > 0) && (
-          <p>Elements of arrays: {number(queue.elements.running)} running, {number(queue.elements.waiting)} waiting, {number(queue.elements.ready)} of them ready.</p>
+        <Bar isWordy states={counts} atLeast={list(held?.at_least)} href={(one) => queueLink(name, { state: one })} />
+        {elements?.arrays > 0 && (
+          <p>And {plural(elements.arrays, "open array")}: {plural(elements.running, "element")} running, {number(elements.waiting)} waiting, {number(elements.ready)} of them ready.</p>
         )}
         <Buttons name={name} queue={queue} reload={source.reload} />
       </header>
@@ -94,7 +96,10 @@ function Buttons({ name, queue, reload }) {
       {queue.paused
         ? <Action action={act("resume", "Resume the queue", "Workers start jobs of this queue again.")} />
         : <Action action={act("pause", "Pause the queue", "Workers start no more jobs of this queue until it is resumed. Running jobs end as usual.", true)} />}
-      {failed > 0 && <Action action={act("retry-failed", "Retry failed jobs", `Up to ${plural(failed, "failed job")} of this queue run again. Nodes of flows stay as they are: retry their flows.`)} />}
+      {failed > 0 && <Action action={act("retry-failed", "Retry failed jobs", async () => {
+        const { text, jobs } = await get(["queues", name, "retry-plan"]);
+        return { text: str(text), isNothing: jobs === 0 };
+      })} />}
       {dead?.count > 0 && (
         <Action action={act("replay-dead-letters", "Replay dead letters",
           `${plural(dead.count, "job")} of the dead letter queue ${dead.queue} are added to their own queues again.`)} />

@@ -40,6 +40,7 @@ export function Queues() {
       <div class="filters"><Search label="Name" value={text} onChange={setText} /></div>
       <Problem error={source.error} />
       {source.data && <Table label="Queues" columns={COLUMNS.filter(([head]) => head !== "Oldest waits" || rows.some((one) => Number.isFinite(one.oldest_seconds)))} rows={rows} keyOf={(queue) => queue.name} none="There is no queue." />}
+      {rows.length > 0 && <p class="quiet">Jobs that wait for other jobs or for their ordering key are only counted on the page of their queue.</p>}
       {!source.data && !source.error && <p class="quiet">Loading…</p>}
     </>
   );

@@ -2,10 +2,11 @@
 import { Icon, colourOf, counted, wordOf } from "./states.jsx";
 import { number } from "./text.jsx";
 
-export function Bar({ states, isWordy = false, href }) {
+export function Bar({ states, isWordy = false, atLeast = [], href }) {
   const parts = counted(states);
   const total = parts.reduce((sum, [, count]) => sum + count, 0);
-  const words = parts.map(([state, count]) => `${number(count)} ${wordOf(state)}`).join(", ") || "nothing yet";
+  const text = (state, count) => `${atLeast.includes(state) ? "at least " : ""}${number(count)} ${wordOf(state)}`;
+  const words = parts.map(([state, count]) => text(state, count)).join(", ") || "nothing yet";
   return (
     <div class="counts">
       <div class="bar" role="img" aria-label={words} title={words}>
@@ -18,7 +19,7 @@ export function Bar({ states, isWordy = false, href }) {
           {parts.map(([state, count]) => (
             <li key={state}>
               <Icon state={state} />{" "}
-              {href ? <a href={href(state)}>{number(count)} {wordOf(state)}</a> : `${number(count)} ${wordOf(state)}`}
+              {href ? <a href={href(state)}>{text(state, count)}</a> : text(state, count)}
             </li>
           ))}
         </ul>

@@ -6,8 +6,8 @@ import { canChange, tell } from "../api.js";
 const open = signal(null);
 
 /**
- * Ask before an action. `plan` is a text, or loads one; `run` does it; `done` says what happened.
- * @param {{title: string, plan: string|(() => Promise<string>), confirm: string, hasReason?: boolean,
+ * Ask before an action. `plan` is a text, or loads one, as {text, isNothing} if there may be nothing to do; `run` does it; `done` says what happened.
+ * @param {{title: string, plan: string|(() => Promise<string|{text: string, isNothing: boolean}>), confirm: string, hasReason?: boolean,
  *   run: (reason: string) => Promise<unknown>, done?: (answer: unknown) => string|void}} action
  */
 export const ask = (action) => (open.value = action);
@@ -32,11 +32,17 @@ function Question({ action }) {
   const [plan, setPlan] = useState(typeof action.plan === "string" ? action.plan : null);
   const [problem, setProblem] = useState(null);
   const [isBusy, setBusy] = useState(false);
+  const [isNothing, setNothing] = useState(false);
   const [reason, setReason] = useState("");
   const close = () => element.current?.close();
   useEffect(() => {
     element.current.showModal();
-    if (typeof action.plan !== "string") action.plan().then(setPlan, setProblem);
+    if (typeof action.plan !== "string") {
+      action.plan().then((found) => {
+        setPlan(found.text ?? found);
+        setNothing(found.isNothing === true);
+      }, setProblem);
+    }
   }, []);
   const run = async (event) => {
     event.preventDefault();
@@ -64,10 +70,12 @@ function Question({ action }) {
         )}
         {problem && <p class="problem" role="alert">{problem.message} {problem.fix}</p>}
         <p class="buttons">
-          <button type="submit" class={action.isDanger ? "danger main" : "main"} disabled={isBusy || plan === null}>
-            {action.confirm}
-          </button>
-          <button type="button" onClick={close}>Close without changes</button>
+          {!isNothing && (
+            <button type="submit" class={action.isDanger ? "danger main" : "main"} disabled={isBusy || plan === null}>
+              {action.confirm}
+            </button>
+          )}
+          <button type="button" onClick={close}>{isNothing ? "Close" : "Close without changes"}</button>
         </p>
       </form>
     </dialog>
