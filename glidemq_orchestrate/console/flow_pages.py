@@ -22,7 +22,8 @@ from glidemq_orchestrate.console.snapshots import MAX_EXACT, FlowView
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
-from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, critical_path
+from glidemq_orchestrate.flows.status import FlowId, FlowState, FlowStatus, NodeStatus, critical_path
+from glidemq_orchestrate.wire.stored import moment
 
 router = APIRouter(dependencies=[Depends(check_signed_in)])
 GUARDED: Final = [Depends(check_flow)]
@@ -67,7 +68,7 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
         raise ConfigurationError(f"a label is looked for as key=value, got {label!r:.80}")
     filters: dict[str, Any] = {"state": state or None, "since": since}
     filters["label"] = (key, value) if is_label else None
-    before = await (await producer.get(cursor)).status() if cursor else None
+    before = _flow_at(cursor) if cursor else None
     found: list[FlowStatus] = []
     words, looked = search.lower().split(), 0
     while len(found) < limit and looked < MAX_SEARCHED:
@@ -88,9 +89,29 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
     last = before if is_cut else found[-1] if len(found) == limit and before is not None else None
     return {
         "flows": [flow_row(one) for one in found],
-        "next": last.id if last is not None else None,
+        "next": _cursor_of(last) if last is not None else None,
         "searched": looked if is_cut else None,
     }
+
+
+def _cursor_of(status: FlowStatus) -> str:
+    """The place of a flow in the list, also when the flow is there no more."""
+    at = 0 if status.created_at is None else round(status.created_at.timestamp() * 1000)
+    return f"{at}:{status.stored_as or status.id}"
+
+
+def _flow_at(cursor: str) -> FlowStatus:
+    """A flow in this place of the list; nothing else of it is known.
+
+    Raises:
+        ConfigurationError: There is no such place.
+    """
+    at, mark, name = cursor.partition(":")
+    created = moment(at) if mark and name and at.isdecimal() else None
+    if created is None:
+        raise ConfigurationError(f"there is no page {cursor!r:.80}. Fix: begin with the newest flows")
+    flow_id, state = FlowId(name), FlowState.UNKNOWN
+    return FlowStatus(flow_id, "", state, "", 0, 0, 0, "", {}, created, None, stored_as=name)
 
 
 async def of(console: Shared, request: Request) -> Response:

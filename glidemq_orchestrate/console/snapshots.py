@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.clients.client import AsyncClient
@@ -16,6 +17,7 @@ from glidemq_orchestrate.flows.status import FlowStatus
 
 T = TypeVar("T")
 Marks = tuple[int, ...]
+Key = tuple[str, int, datetime | None]
 MAX_KEPT: Final = 8
 STALE_SECONDS: Final = 1.0
 MAX_EXACT: Final = 5_000
@@ -146,8 +148,8 @@ class FlowViews:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._kept: OrderedDict[tuple[str, int], FlowView] = OrderedDict()
-        self._reading: dict[tuple[str, int], asyncio.Lock] = {}
+        self._kept: OrderedDict[Key, FlowView] = OrderedDict()
+        self._reading: dict[Key, asyncio.Lock] = {}
 
     def changed(self, flow_id: str) -> None:
         """Somebody has changed the flow: what was read before is old."""
@@ -163,7 +165,8 @@ class FlowViews:
         """
         flow = await self._client.flows.get(flow_id)
         status = await flow.status()
-        key = flow._ref.flow_id, status.total  # noqa: SLF001  nodes are added, never changed
+        # Nodes are added, never changed, unless the flow is deleted and submitted anew.
+        key = flow._ref.flow_id, status.total, status.created_at  # noqa: SLF001
         async with self._reading.setdefault(key, asyncio.Lock()):
             view = self._kept.get(key)
             if view is None:

@@ -114,7 +114,7 @@ export function useData(parts, params = {}, every = 5000) {
       } catch (error) {
         if (isOver || mine.signal.aborted) return;
         if (!error.isAway) setState((old) => ({ key, data: error.status === 404 ? null : old.data, error }));
-        wait = error.isAway ? 3000 : Math.max(wait, 10000);
+        wait = error.isAway ? 3000 : error.status === 404 ? 10000 : Math.max(wait, 10000);
         isRefused = error.status === 401;
       }
       loaded = Date.now();

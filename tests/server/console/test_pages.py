@@ -81,7 +81,7 @@ def test_a_search_says_where_it_stopped_and_goes_on(
     for name in ("wanted", "a", "b", "c", "d"):
         flows.submit(FlowSpec("n", [FlowNode("a", queue="etl")]), flow_id=name)
     first = get(console, "/api/flows", search="wanted")
-    assert (first["flows"], first["next"], first["searched"]) == ([], "b", 3)
+    assert (first["flows"], first["next"].partition(":")[2], first["searched"]) == ([], "b", 3)
     more = get(console, "/api/flows", search="wanted", cursor=first["next"])
     assert [one["id"] for one in more["flows"]] == ["wanted"]
     assert (more["next"], more["searched"]) == (None, None)

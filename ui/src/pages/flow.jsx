@@ -9,7 +9,7 @@ import { Graph } from "../parts/graph.jsx";
 import { Groups } from "../parts/groups.jsx";
 import { Nodes } from "../parts/nodes.jsx";
 import { State, wordOf } from "../parts/states.jsx";
-import { Pending, Problem } from "../parts/table.jsx";
+import { Again, Pending, Problem } from "../parts/table.jsx";
 import { Copy, Labels, cut, list, number, plural, str } from "../parts/text.jsx";
 import { Lasted, Time } from "../parts/time.jsx";
 import { Timeline } from "../parts/timeline.jsx";
@@ -83,6 +83,11 @@ export function Flow({ id }) {
   if (!data?.flow && !source.error && head.data?.flow) {
     return <><Head flow={head.data.flow} groups={null} id={id} after={source.reload} /><p class="quiet">Loading the graph…</p></>;
   }
+  const seen = useRef(null);
+  if (data?.flow) seen.current = data.flow;
+  if (!data?.flow && source.error?.status === 404) {
+    return <Gone id={id} error={source.error} seen={seen.current} record={head.data?.flow} />;
+  }
   if (!data?.flow) {
     return <Pending source={source} title="Flow"><p><a href={link(["flows"])}>All flows</a></p></Pending>;
   }
@@ -128,6 +133,39 @@ export function Flow({ id }) {
       {view === "timeline" && <Times id={id} isLive={isLive} total={data.flow.total} />}
       {view === "nodes" && <><h2>Nodes</h2><Nodes id={id} version={isLive} /></>}
       {view === "errors" && <Errors id={id} source={failures} flow={data.flow} more={retryGroup} />}
+    </>
+  );
+}
+
+/** A flow that does not exist, or no longer; `record` is what is left of one whose jobs were removed, `seen` what was. */
+function Gone({ id, error, seen, record }) {
+  const known = record ?? seen;
+  const name = str(known?.name) || id;
+  useEffect(() => {
+    document.title = `${record ? "Expired" : known ? "Gone" : "No such flow"}: ${cut(name, 60)} - GlideMQ`;
+  }, [name, Boolean(record), Boolean(known)]);
+  return (
+    <>
+      <header class="head">
+        <p class="crumbs"><a href={link(["flows"])}>Flows</a></p>
+        <h1>{record ? <><State state={record.state} /> {name}</> : known ? `${name} is no longer there` : "There is no such flow"}</h1>
+        <p class="quiet">
+          <code>{id}</code> <Copy text={id} />
+          {known && <>{", created "}<Time at={known.created_at} /></>}{known?.finished_at && <>{", ended "}<Time at={known.finished_at} /></>}
+        </p>
+        {known && <Labels labels={known.labels} href={(label) => link(["flows"], { label })} />}
+        {record && <><p>{plural(record.total, "node")}</p><Bar isWordy states={countsOf(record)} /></>}
+        {record?.reason && <p class="reason">{cut(record.reason, 800)}</p>}
+      </header>
+      <section class="wrong" aria-labelledby="gone">
+        <h2 id="gone">What happened</h2>
+        {record && <p>Its nodes, results and logs were removed when its retention ended. Only this outcome is left of it.</p>}
+        {!record && known && <p>It was {wordOf(known.state)} when this page last saw it. Since then somebody has deleted it, or its retention has ended.</p>}
+        {!known && <p>Perhaps the link is not complete, the flow is on another server, or it was deleted or its retention has ended.</p>}
+        <p class="quiet">The service says: {error.message} {error.fix}</p>
+      </section>
+      <Again />
+      <p><a href={link(["flows"])}>All flows</a></p>
     </>
   );
 }

@@ -75,6 +75,8 @@ export function Problem({ error, children }) {
   );
 }
 
+export const Again = () => <p class="quiet">This page looks again every 10 s, and shows it as soon as it is there.</p>;
+
 /** What a page shows until it has data: loading, or what went wrong. */
 export function Pending({ source, title, children }) {
   if (source.error) {
@@ -82,6 +84,7 @@ export function Pending({ source, title, children }) {
       <>
         <h1>{title}</h1>
         <Problem error={source.error}>{children}</Problem>
+        {source.error.status === 404 && <Again />}
       </>
     );
   }
