@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import FileResponse
 
@@ -27,6 +29,7 @@ from glidemq_orchestrate.console import (
     queue_lists,
     queue_pages,
     queue_plans,
+    refusals,
     schedule_pages,
 )
 from glidemq_orchestrate.console.access import Access
@@ -35,18 +38,8 @@ from glidemq_orchestrate.console.held import Held
 from glidemq_orchestrate.console.live import Live
 from glidemq_orchestrate.console.rates import Lately
 from glidemq_orchestrate.console.reader import Reader
-from glidemq_orchestrate.console.shown import masked_line
 from glidemq_orchestrate.console.snapshots import FlowViews
-from glidemq_orchestrate.errors import (
-    ConfigurationError,
-    FlowExpired,
-    FlowNotFound,
-    GlideMQError,
-    JobNotFound,
-    NodeNotFound,
-    ScheduleNotFound,
-    TransportError,
-)
+from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
@@ -54,7 +47,6 @@ STATIC: Final = Path(__file__).parent / "static"
 NAMES_SECONDS: Final = 15.0
 ANSWER_SECONDS: Final = 15.0
 GZIP_BYTES: Final = 1_000
-_NOT_THERE: Final = (FlowNotFound, FlowExpired, NodeNotFound, JobNotFound, ScheduleNotFound)
 
 
 @dataclass
@@ -167,6 +159,7 @@ def create_app(  # noqa: PLR0913  its settings
         docs_url=None,  # it would load scripts from elsewhere
         redoc_url=None,
         openapi_url="/api/openapi.json",
+        responses={422: {"model": refusals.Refusal, "description": "A value is not valid"}},
     )
     app.state.console = console
     api = APIRouter(prefix="/api")
@@ -182,9 +175,11 @@ def create_app(  # noqa: PLR0913  its settings
         api.include_router(queue_changes.router)
     app.include_router(api)
     app.include_router(metrics.router)
-    app.add_exception_handler(GlideMQError, _refused)
-    app.add_exception_handler(NotSignedIn, _not_signed_in)
-    app.add_exception_handler(NotAllowed, _not_allowed)
+    app.add_exception_handler(GlideMQError, refusals.on_error)
+    app.add_exception_handler(NotSignedIn, refusals.on_not_signed_in)
+    app.add_exception_handler(NotAllowed, refusals.on_not_allowed)
+    app.add_exception_handler(RequestValidationError, refusals.on_bad_value)
+    app.add_exception_handler(HTTPException, refusals.on_no_route)
     app.add_api_route("/", _page, include_in_schema=False)
     app.add_api_route("/of", flow_pages.of, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -208,24 +203,3 @@ async def _answered(request: Request, go_on: Callable[[Request], Awaitable[Respo
         return JSONResponse({"error": error, "fix": ""}, status_code=503)
     response.headers.setdefault("cache-control", "no-store")
     return response
-
-
-async def _not_signed_in(_request: Request, _exc: Exception) -> Response:
-    return JSONResponse({"error": "you are not signed in", "fix": "sign in, and open this page again"}, 401)
-
-
-async def _not_allowed(_request: Request, exc: Exception) -> Response:
-    return JSONResponse({"error": str(exc), "fix": "ask whoever gives permissions"}, 403)
-
-
-async def _refused(_request: Request, exc: Exception) -> Response:
-    """What an error says, with the status that fits it."""
-    text, _, fix = str(exc).partition(" Fix: ")
-    status = 409
-    if isinstance(exc, TransportError):
-        status = 503
-    elif isinstance(exc, _NOT_THERE):
-        status = 404
-    elif isinstance(exc, ConfigurationError):
-        status = 400
-    return JSONResponse({"error": masked_line(text), "fix": masked_line(fix)}, status_code=status)
