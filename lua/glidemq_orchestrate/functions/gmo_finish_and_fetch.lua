@@ -52,7 +52,7 @@ end
 
 -- Starts up to `count` jobs and slices; neither delays the other. Returns whether there were that many.
 local function start_jobs(x, count, is_limited)
-  if not x.sizes or redis.call('EXISTS', x.prefix .. 'gmo:arrays') == 0 then
+  if x.is_plain or not x.sizes or redis.call('EXISTS', x.prefix .. 'gmo:arrays') == 0 then
     return L.fetch.jobs(x, count)
   end
   x.sizes = is_limited and {} or cjson.decode(x.sizes)
@@ -65,12 +65,15 @@ end
 -- and until when.
 local function fetch(x, wanted, max, duration)
   local int = L.numbers.int
-  local _, flows = L.due_work.slice(x.prefix, x.now, DEADLINES)
-  for _, flow_id in ipairs(flows) do
-    x.flows[#x.flows + 1] = flow_id
+  x.is_plain = L.due_work.is_plain(x.prefix)
+  if not x.is_plain then
+    local _, flows = L.due_work.slice(x.prefix, x.now, DEADLINES)
+    for _, flow_id in ipairs(flows) do
+      x.flows[#x.flows + 1] = flow_id
+    end
+    x.schedules = L.scheduler.next(x.prefix)
   end
   local meta = redis.call('HMGET', x.prefix .. 'meta', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
-  x.schedules = L.scheduler.next(x.prefix)
   if meta[1] == '1' then
     return false, 'paused', -1
   end

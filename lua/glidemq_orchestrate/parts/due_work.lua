@@ -3,7 +3,24 @@
 -- Both the fetching call and the upkeep do it, so that a worker that wakes for due work also releases it.
 L.due_work = {}
 local PROMOTED, GROUPS, RELEASED, EXPIRED, PASSING = 100, 20, 100, 20, 500
-local HOLDERS = { 'scheduled', 'ratelimited', 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting' }
+-- The keys that most queues do not have. The first HOLDERS hold due work; the first TIMED say when something is due.
+local KEYS = { 'scheduled', 'ratelimited', 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting', 'gmo:arrays',
+  'gmo:schedulers:due', 'priority', 'lifo' }
+local HOLDERS, TIMED = 6, 7
+
+-- Whether a queue has any of the first `count` keys.
+local function has_any(prefix, count)
+  local keys = {}
+  for i = 1, count do
+    keys[i] = prefix .. KEYS[i]
+  end
+  return redis.call('EXISTS', unpack(keys)) > 0
+end
+
+-- Whether all ready jobs of a queue are in its stream, and it has no due work, schedules or arrays.
+function L.due_work.is_plain(prefix)
+  return not has_any(prefix, #KEYS)
+end
 
 local function seconds(ms)
   return L.numbers.text(L.numbers.int(ms, 0) / 1000) .. ' s'
@@ -67,11 +84,8 @@ end
 -- Does a slice of due work, with at most `deadlines` deadlines. Returns how much was due, and the ids of flows that
 -- need gmo_advance_flow.
 function L.due_work.slice(prefix, now, deadlines)
-  local keys, flows = {}, {}
-  for i, name in ipairs(HOLDERS) do
-    keys[i] = prefix .. name
-  end
-  if redis.call('EXISTS', unpack(keys)) == 0 then
+  local flows = {}
+  if not has_any(prefix, HOLDERS) then
     return 0, flows
   end
   local function on_failed(job_id, reason)
@@ -91,6 +105,9 @@ end
 -- When something is due next: ms since the epoch (0 = at once), or -1. A slice of an array that can be leased already is
 -- not due: who cannot lease it, as the queue is paused or the worker knows no arrays, must not ask again at once.
 function L.due_work.next(prefix, now)
+  if not has_any(prefix, TIMED) then
+    return -1
+  end
   local due = L.scheduled.next_due(prefix .. 'scheduled', prefix .. 'ratelimited', prefix)
   for _, name in ipairs({ 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting', 'gmo:arrays' }) do
     local after = name == 'gmo:arrays' and '(' .. L.numbers.text(now) or '-inf'

@@ -145,10 +145,10 @@ local function read_stream(x, count)
   return reply
 end
 
--- Fills x.jobs up to `count`. Returns false when the queue had fewer jobs that may run now.
+-- Fills x.jobs up to `count`; x.is_plain: all ready jobs are in the stream. Returns false when the queue had fewer jobs that may run now.
 function L.fetch.jobs(x, count)
   local priority, lifo = x.prefix .. 'priority', x.prefix .. 'lifo'
-  if redis.call('EXISTS', priority, lifo) > 0 then
+  if not x.is_plain and redis.call('EXISTS', priority, lifo) > 0 then
     from_list(x, priority, count)
     from_list(x, lifo, count)
   end

@@ -77,6 +77,21 @@ class TestOneCall:
         assert bench.job(ids[1])["state"] == "delayed"
         assert bench.pending() == 3
 
+    def test_it_asks_little_of_a_queue_with_nothing_but_ready_jobs(
+        self, bench: Bench, worker: Worker
+    ) -> None:
+        def looks(wanted: int) -> tuple[int, dict[str, int]]:
+            bench.client.config_resetstat()
+            fetched = len(worker(wanted=wanted).fetched)
+            stats = bench.client.info("commandstats")
+            names = ("exists", "zrange", "zrangebyscore")
+            return fetched, {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names}
+
+        worker(wanted=1)
+        add(bench)
+        assert looks(1) == (1, {"exists": 1, "zrange": 0, "zrangebyscore": 0})
+        assert looks(1) == (0, {"exists": 2, "zrange": 0, "zrangebyscore": 0})
+
     def test_it_gives_what_the_library_of_glide_mq_would_leave(self, bench: Bench, worker: Worker) -> None:
         """The whole keyspace after one job, next to glidemq_moveToActive and glidemq_complete."""
         add(bench)
