@@ -13,7 +13,7 @@ from redis.exceptions import BusyLoadingError, ResponseError
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, OutcomeUnknown
 from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.io.confirming import confirmed_replies, followed
-from glidemq_orchestrate.io.connect import Link, Pool, abort, async_pool, opened_async
+from glidemq_orchestrate.io.connect import Link, Pool, abort, async_pool, is_open_async, opened_async
 from glidemq_orchestrate.io.delivery import (
     Delivered,
     Recover,
@@ -194,6 +194,8 @@ class AsyncDriver:
         return replies
 
     async def _open(self, connection: AbstractConnection, parcel: Parcel) -> None:
+        if await is_open_async(connection):
+            return
         settings = self._settings
         try:
             async with asyncio.timeout(self._open_seconds):

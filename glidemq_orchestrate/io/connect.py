@@ -122,15 +122,20 @@ def opened(connection: sync.AbstractConnection) -> None:
     raise RedisConnectionError(UNEXPECTED)
 
 
+async def is_open_async(connection: aio.AbstractConnection) -> bool:
+    """Whether a connection is open, with nothing left to read. Waits for nothing."""
+    try:
+        return connection.is_connected and not await connection.can_read()
+    except (RedisError, OSError):
+        return False
+
+
 async def opened_async(connection: aio.AbstractConnection) -> None:
     """See ``opened``."""
     for _ in range(2):
         await connection.connect()  # type: ignore[no-untyped-call]
-        try:
-            if not await connection.can_read():
-                return
-        except (RedisError, OSError):
-            pass
+        if await is_open_async(connection):
+            return
         await connection.disconnect()
     raise RedisConnectionError(UNEXPECTED)
 
