@@ -65,9 +65,9 @@ class Flight:
         self.unsent = self.request.outcomes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lane:
-    """A task that makes calls in sequence, and the current call."""
+    """Calls in sequence, and the current one."""
 
     flight: Flight | None
 
@@ -137,8 +137,10 @@ class Feed:
             run, keys, clock, self.wake, functools.partial(failures.clear, self.listening), slots.ends_soon
         )
         self.listen = self._listener.listen
-        self._lanes: set[OwnTask] = set()
         self._calling: list[Lane] = []
+        self._second_lanes: set[OwnTask] = set()
+        self._is_calling = False  # in ``serve``
+        self._is_asked = False  # to consider a second call
         self._singly: deque[Outcome] = deque()  # outcomes of refused calls, to be sent one by one
         self._singly_at = 0.0
         self._pauses = reconnect_delays()
@@ -151,11 +153,14 @@ class Feed:
     def report(self, outcome: Outcome) -> None:
         """Report an outcome with the next call."""
         self._outbox.append(outcome)
-        self._woken.set()
+        self.wake()
 
     def wake(self) -> None:
         """Check again: there may be room, or jobs."""
         self._woken.set()
+        if self._is_calling and not self._is_asked:
+            self._is_asked = True
+            self._loop.call_soon(self._add_lane)
 
     @property
     def may_have_jobs(self) -> bool:
@@ -178,19 +183,15 @@ class Feed:
         """Exchange with the queue until closed."""
         try:
             while True:
-                if (flight := self._next(len(self._lanes))) is not None:
-                    lane = Lane(flight)
-                    task = OwnTask(self._call(lane), loop=self._loop)
-                    self._lanes.add(task)
-                    self._calling.append(lane)
-                    task.add_done_callback(functools.partial(self._lane_ended, lane))
+                if (flight := self._next(len(self._calling))) is not None:
+                    await self._call(self._begin(flight))
                 elif self._closing and self._is_done:
                     return
                 else:
                     await self._pause()
         finally:
             self._listener.close()
-            lanes = list(self._lanes)
+            lanes = list(self._second_lanes)
             for task in lanes:
                 task.end()
             await asyncio.gather(*lanes, return_exceptions=True)
@@ -198,14 +199,53 @@ class Feed:
     @property
     def _is_done(self) -> bool:
         """Whether every outcome is reported, and confirmed if it must be."""
-        return not (self._lanes or self._singly or (self.receipts and not self.receipts.is_empty))
+        return not (self._calling or self._singly or (self.receipts and not self.receipts.is_empty))
+
+    def _begin(self, flight: Flight) -> Lane:
+        lane = Lane(flight)
+        self._calling.append(lane)
+        return lane
 
     async def _call(self, lane: Lane) -> None:
+        """Make a call in this task, the first one of the feed."""
+        self._is_calling = True
+        try:
+            await self._exchange_all(lane)
+        finally:
+            self._is_calling = False
+            self._end(lane)
+
+    def _add_lane(self) -> None:
+        """Make a second call in a task of its own while ``serve`` makes one, if that is worth its cost."""
+        self._is_asked = False
+        if self._is_calling and (flight := self._next(len(self._calling))) is not None:
+            lane = self._begin(flight)
+            task = OwnTask(self._exchange_all(lane), loop=self._loop)
+            self._second_lanes.add(task)
+            task.add_done_callback(functools.partial(self._second_ended, lane))
+
+    def _second_ended(self, lane: Lane, task: OwnTask) -> None:
+        self._second_lanes.discard(task)
+        self._end(lane)
+
+    async def _exchange_all(self, lane: Lane) -> None:
         """Call the server; under load call again with new outcomes, so that the server is never idle."""
-        while lane.flight is not None:
-            await self._exchange(lane.flight)
-            is_busy = len(self._outbox) >= MAX_NODES
-            lane.flight = self._next(len(self._lanes) - 1) if is_busy else None
+        try:
+            while lane.flight is not None:
+                await self._exchange(lane.flight)
+                is_busy = len(self._outbox) >= MAX_NODES
+                lane.flight = self._next(len(self._calling) - 1) if is_busy else None
+        except Exception as exc:  # noqa: BLE001  the queue must be served in any case
+            self._failures.report(f"queue {self.keys.queue}", exc)
+            await asyncio.sleep(0)  # whatever failed, the loop goes on
+
+    def _end(self, lane: Lane) -> None:
+        """Free the lane, however its calls ended; send again the outcomes that they did not report."""
+        self._calling.remove(lane)
+        if lane.flight is not None:
+            self._release(lane.flight)
+            self._outbox = [*lane.flight.unsent, *self._outbox]
+        self._woken.set()
 
     def _next(self, others: int) -> Flight | None:
         """The next call beside ``others`` calls under way; None if there should be none now."""
@@ -233,7 +273,7 @@ class Feed:
         return is_much and others < LANES and self._slots.concurrency > 1
 
     async def _pause(self) -> None:
-        if not self._lanes and not self._slots.held:
+        if not self._calling and not self._slots.held:
             self._listener.at_rest.set()
         await self._woken.wait()
         self._listener.at_rest.clear()
@@ -283,17 +323,6 @@ class Feed:
                 self._listener.all_replied.set()
             if was_full and flight.request.wanted:
                 self._runner.freed()
-
-    def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
-        """Free the lane, however its task ended; send again the outcomes that it did not report."""
-        self._lanes.discard(task)
-        self._calling = [other for other in self._calling if other is not lane]
-        if lane.flight is not None:
-            self._release(lane.flight)
-            self._outbox = [*lane.flight.unsent, *self._outbox]
-        self._woken.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failures.report(f"queue {self.keys.queue}", error)
 
     async def _exchange(self, flight: Flight) -> None:
         """Make a call and act on its reply: verdicts, jobs, dead letters, ended flows."""
