@@ -38,14 +38,16 @@ from glidemq_orchestrate.console.held import Held
 from glidemq_orchestrate.console.live import Live
 from glidemq_orchestrate.console.rates import Lately
 from glidemq_orchestrate.console.reader import Reader
-from glidemq_orchestrate.console.snapshots import FlowViews
+from glidemq_orchestrate.console.snapshots import FlowViews, StillReading
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 STATIC: Final = Path(__file__).parent / "static"
 NAMES_SECONDS: Final = 15.0
-ANSWER_SECONDS: Final = 15.0
+ANSWER_SECONDS: Final = 12.0
+PING_SECONDS: Final = 3.0
+"""After an answer that is late, the server gets so long to prove that it is there."""
 GZIP_BYTES: Final = 1_000
 
 
@@ -159,7 +161,10 @@ def create_app(  # noqa: PLR0913  its settings
         docs_url=None,  # it would load scripts from elsewhere
         redoc_url=None,
         openapi_url="/api/openapi.json",
-        responses={422: {"model": refusals.Refusal, "description": "A value is not valid"}},
+        responses={
+            202: {"model": refusals.Later, "description": "It is still being read: ask again"},
+            422: {"model": refusals.Refusal, "description": "A value is not valid"},
+        },
     )
     app.state.console = console
     api = APIRouter(prefix="/api")
@@ -176,6 +181,7 @@ def create_app(  # noqa: PLR0913  its settings
     app.include_router(api)
     app.include_router(metrics.router)
     app.add_exception_handler(GlideMQError, refusals.on_error)
+    app.add_exception_handler(StillReading, refusals.on_reading)
     app.add_exception_handler(NotSignedIn, refusals.on_not_signed_in)
     app.add_exception_handler(NotAllowed, refusals.on_not_allowed)
     app.add_exception_handler(RequestValidationError, refusals.on_bad_value)
@@ -186,6 +192,17 @@ def create_app(  # noqa: PLR0913  its settings
     app.middleware("http")(_answered)
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_BYTES)
     return Access(app, token=token, is_behind_proxy=behind_proxy, close=console.close)
+
+
+async def _late(console: Console) -> Response:
+    """The queue server is away, or has much to do."""
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            await console.reader.is_there()
+    except (GlideMQError, TimeoutError):
+        error = f"the queue server has not answered within {ANSWER_SECONDS + PING_SECONDS:.0f} s"
+        return JSONResponse({"error": error, "fix": ""}, status_code=503)
+    return refusals.later()
 
 
 async def _page() -> FileResponse:
@@ -199,7 +216,6 @@ async def _answered(request: Request, go_on: Callable[[Request], Awaitable[Respo
         async with asyncio.timeout(ANSWER_SECONDS if request.method == "GET" else None):
             response = await go_on(request)
     except TimeoutError:
-        error = f"the queue server has not answered within {ANSWER_SECONDS:.0f} s"
-        return JSONResponse({"error": error, "fix": ""}, status_code=503)
+        response = await _late(request.app.state.console)
     response.headers.setdefault("cache-control", "no-store")
     return response

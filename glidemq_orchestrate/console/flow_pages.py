@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,7 +17,8 @@ from glidemq_orchestrate.console.guard import check_flow, check_signed_in
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
 from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
-from glidemq_orchestrate.console.snapshots import MAX_EXACT, FlowView
+from glidemq_orchestrate.console.snapshots import MAX_EXACT, PATIENCE_SECONDS
+from glidemq_orchestrate.console.timeline import MAX_BARS, read_bars
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import LETTERS
@@ -34,7 +34,6 @@ MAX_SEARCHED: Final = 2_000
 MAX_LINKED: Final = 200
 _UNFILLED: Final = ("", "-1", "{MAP_INDEX}", "{TASK_ID}", "{RUN_ID}")
 """What Airflow leaves in a link where it has no value, as for a task that is not mapped."""
-MAX_BARS: Final = 300
 PULSE: Final = b": still here\n\n"
 
 
@@ -176,7 +175,7 @@ async def nodes(  # noqa: PLR0913, PLR0917  its filters
 async def failures(console: Shared, flow_id: Name) -> dict[str, Any]:
     """The failed nodes by cause."""
     view = await console.views.get(flow_id)
-    groups = failure_rows(await view.once("failures", view.flow.failures))
+    groups = failure_rows(await view.once("failures", view.flow.failures, within=PATIENCE_SECONDS))
     for one in groups:
         one["examples"] = [example["node"] or example["job_id"] for example in one["examples"]]
     return {"groups": groups}
@@ -188,47 +187,13 @@ async def timeline(
 ) -> dict[str, Any]:
     """When nodes waited and ran: those of the critical path, then those that took longest."""
     view = await console.views.get(flow_id)
-    bars, total = await view.once("timeline", partial(_bars, view))
+    read = partial(read_bars, view, view.counter("timeline"))
+    bars, total = await view.once("timeline", read, within=PATIENCE_SECONDS)
     return {
         "start": time_text(view.status.created_at),
         "end": time_text(view.status.finished_at or await view.flow.now()),
         "bars": sorted(bars[:limit], key=lambda bar: str(bar["started_at"])),
         "total": total,
-    }
-
-
-async def _bars(view: FlowView) -> tuple[list[dict[str, Any]], int]:
-    """The bars of a timeline, and how many nodes have started."""
-    every = await view.flow.nodes()
-    return await asyncio.to_thread(_drawn, every, view.snapshot)
-
-
-def _drawn(every: Sequence[NodeStatus], snapshot: Snapshot) -> tuple[list[dict[str, Any]], int]:
-    path = set(critical_path(every))
-    known = {node.name: node for node in every}
-    bars = [bar for node in every if (bar := _bar(node, known, path, snapshot))]
-    bars.sort(key=lambda bar: (not bar["critical"], -bar["seconds"]))
-    return bars[:MAX_BARS], len(bars)
-
-
-def _bar(
-    node: NodeStatus, known: Mapping[str, NodeStatus], path: set[str], snapshot: Snapshot
-) -> dict[str, Any] | None:
-    if node.started_at is None:
-        return None
-    ended = [known[one].finished_at for one in node.after if one in known]
-    ready = max((at for at in ended if at is not None), default=None)
-    end = node.finished_at
-    at = snapshot.index.get(node.name)
-    return {
-        "group": snapshot.groups[snapshot.group_of[at]].key if at is not None else node.name,
-        "label": node.name,
-        "state": node.state,
-        "ready_at": time_text(ready),
-        "started_at": time_text(node.started_at),
-        "finished_at": time_text(end),
-        "critical": node.name in path,
-        "seconds": (end - node.started_at).total_seconds() if end else 1e9,
     }
 
 

@@ -13,7 +13,7 @@ from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import limits, listing
 from glidemq_orchestrate.queues.ordering import OrderingKeys, ordering_keys
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, command
 from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import number
 
@@ -48,6 +48,10 @@ class FailedJobs:
 
 class Reader(AsyncFacade):
     """Reads queues, with connections of its own."""
+
+    async def is_there(self) -> None:
+        """Return when the server has answered."""
+        await self._run(ask(command("TIME", decode=list)))
 
     async def ordering_keys(self, queue: str) -> OrderingKeys:
         """The ordering keys of a queue, in a few calls however many there are."""

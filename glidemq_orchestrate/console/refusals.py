@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from glidemq_orchestrate.console.shown import masked_line
+from glidemq_orchestrate.console.snapshots import StillReading
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowExpired,
@@ -66,6 +67,30 @@ def refused(exc: Exception) -> Response:
 async def on_error(_request: Request, exc: Exception) -> Response:
     """An error of the library."""
     return refused(exc)
+
+
+class Reading(BaseModel):
+    """How many nodes have been read; both 0 where nothing is counted."""
+
+    done: int
+    of: int
+
+
+class Later(BaseModel):
+    """What was asked for is still being read: ask again in a second."""
+
+    reading: Reading
+
+
+def later(done: int = 0, of: int = 0) -> Response:
+    """What was asked for is still being read."""
+    found = Later(reading=Reading(done=done, of=of))
+    return JSONResponse(found.model_dump(), 202, headers={"retry-after": "1"})
+
+
+async def on_reading(_request: Request, exc: Exception) -> Response:
+    """It takes longer."""
+    return later(exc.done, exc.of) if isinstance(exc, StillReading) else later()
 
 
 async def on_not_signed_in(_request: Request, _exc: Exception) -> Response:

@@ -20,9 +20,24 @@ Marks = tuple[int, ...]
 Key = tuple[str, int, datetime | None]
 MAX_KEPT: Final = 8
 STALE_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 3.0
+"""After so long, who asks is told how far reading is, and asks again."""
 MAX_EXACT: Final = 5_000
 """Of a larger flow, the states of nodes are inferred."""
 MAX_ACTIVE: Final = 1_000
+
+
+class StillReading(Exception):
+    """What was asked for is still being read.
+
+    Args:
+        done: How many nodes have been read; 0 if that is not counted.
+        of: How many there are.
+    """
+
+    def __init__(self, done: int = 0, of: int = 0) -> None:
+        super().__init__("it is still being read")
+        self.done, self.of = done, of
 
 
 class FlowView:
@@ -40,17 +55,29 @@ class FlowView:
         self._lock = asyncio.Lock()
         self._of: Marks = ()
         self._reads: dict[str, tuple[Marks, asyncio.Task[tuple[Any, float]]]] = {}
+        self._progress: dict[str, int] = {}
 
     def expire(self) -> None:
         """Read everything at the next refresh."""
         self._read_at, self._of = -STALE_SECONDS, ()
         self._reads.clear()
 
-    async def once(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
+    def counter(self, what: str) -> Callable[[int], None]:
+        """Takes how many nodes of a reading have been read, for those who wait for it."""
+
+        def note(count: int) -> None:
+            self._progress[what] = count
+
+        return note
+
+    async def once(self, what: str, read: Callable[[], Awaitable[T]], *, within: float | None = None) -> T:
         """What ``read`` returns, read once however many ask for it at a time.
 
         It is kept for as long as reading it took, at least a second, but not beyond the end of the flow. Who
         stops waiting leaves it to the rest.
+
+        Raises:
+            StillReading: It takes longer than ``within`` seconds, and goes on.
         """
         loop = asyncio.get_running_loop()
         marks = _marks(self.status) if self.status.state.is_terminal else ()
@@ -63,7 +90,11 @@ class FlowView:
             task = loop.create_task(_kept(read))
             task.add_done_callback(_failed)  # looks at the error, as nobody may be there to do so
             self._reads[what] = marks, task
-        found: T = (await asyncio.shield(task))[0]
+            self._progress.pop(what, None)
+        await asyncio.wait([task], timeout=within)
+        if not task.done():
+            raise StillReading(self._progress.get(what, 0), len(self.snapshot.names))
+        found: T = task.result()[0]
         return found
 
     async def refresh(self, status: FlowStatus | None = None, *, force: bool = False) -> None:
@@ -149,7 +180,7 @@ class FlowViews:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._kept: OrderedDict[Key, FlowView] = OrderedDict()
-        self._reading: dict[Key, asyncio.Lock] = {}
+        self._reading: dict[Key, asyncio.Task[FlowView]] = {}
 
     def changed(self, flow_id: str) -> None:
         """Somebody has changed the flow: what was read before is old."""
@@ -161,22 +192,32 @@ class FlowViews:
         """The view of a flow with its present states.
 
         Raises:
+            StillReading: Its nodes are being read, which goes on.
             FlowNotFound, FlowExpired, TransportError: It cannot be read.
         """
         flow = await self._client.flows.get(flow_id)
         status = await flow.status()
         # Nodes are added, never changed, unless the flow is deleted and submitted anew.
         key = flow._ref.flow_id, status.total, status.created_at  # noqa: SLF001
-        async with self._reading.setdefault(key, asyncio.Lock()):
-            view = self._kept.get(key)
-            if view is None:
-                stored = await flow._run(graph.read_nodes(flow._ref))  # noqa: SLF001
-                view = FlowView(self._client, flow, status, await asyncio.to_thread(snapshot_of, stored))
-                self._kept[key] = view
-                while len(self._kept) > MAX_KEPT:
-                    self._kept.popitem(last=False)
-        self._reading.pop(key, None)
+        if (view := self._kept.get(key)) is None:
+            if (task := self._reading.get(key)) is None:
+                task = asyncio.create_task(self._read(key, flow, status))
+                task.add_done_callback(lambda _: self._reading.pop(key, None))
+                task.add_done_callback(_failed)
+                self._reading[key] = task
+            await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+            if not task.done():
+                raise StillReading(of=status.total)
+            view = task.result()
         if key in self._kept:
             self._kept.move_to_end(key)
         await view.refresh(status)
+        return view
+
+    async def _read(self, key: Key, flow: AsyncFlow, status: FlowStatus) -> FlowView:
+        stored = await flow._run(graph.read_nodes(flow._ref))  # noqa: SLF001
+        view = FlowView(self._client, flow, status, await asyncio.to_thread(snapshot_of, stored))
+        self._kept[key] = view
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
         return view

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import nodes_page
+from glidemq_orchestrate.jobs.job import started
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire.call import Call, Op, ask, command, function
+from glidemq_orchestrate.wire.stored import number
 
 ROWS_PER_CALL: Final = 5_000
 STATES_PER_CALL: Final = 1_000
 _COLUMNS: Final = 4
+_TIME_FIELDS: Final[tuple[JobField, ...]] = ("state", "processedOn", "finishedOn", "gmo:token")
 _Row = tuple[Any, ...]
 T = TypeVar("T")
 # Tuples of texts: the garbage collector soon looks at them no more, which would take as long as all else.
@@ -136,6 +142,47 @@ def _decoded_one(text: str) -> _Row | None:
 def _rows(ref: FlowRef, cursor: str) -> Call[tuple[str, list[str]]]:
     words = ("HSCAN", f"{ref.home.flow(ref.flow_id)}:nodes", cursor, "COUNT", ROWS_PER_CALL)
     return command(*words, decode=lambda reply: (str(reply[0]), list(reply[1])))
+
+
+class NodeTimes(NamedTuple):
+    """When the last run of a node began and ended, in ms; None if it has not."""
+
+    name: str
+    started: int | None
+    finished: int | None
+
+
+def read_times(ref: FlowRef, note: Callable[[int], None]) -> Op[list[NodeTimes]]:
+    """The times of all nodes, and nothing else of them: a third of the time that reading the nodes takes.
+
+    ``note`` is called with the number of nodes after each page of 200.
+    """
+    if ref.path != "staged":
+        return (yield from _times_of_nodes(ref))
+    cursor, found = "0", dict[str, NodeTimes]()
+    while True:
+        page = nodes_page(ref.home, ref.flow_id, cursor, _TIME_FIELDS, _times)
+        cursor, times = yield from ask(page)
+        found |= {one.name: one for one in times}
+        note(len(found))
+        if cursor == "0":
+            return list(found.values())
+
+
+def _times(name: str, _row: str, fields: Sequence[str]) -> NodeTimes:
+    state, begun, finished, token = fields
+    return NodeTimes(name, number(started(state, begun, finished, token)) or None, number(finished) or None)
+
+
+def _times_of_nodes(ref: FlowRef) -> Op[list[NodeTimes]]:
+    from glidemq_orchestrate.flows.backend import backend_of  # noqa: PLC0415  it imports every path
+
+    nodes = yield from backend_of(ref).nodes(ref)
+    return [NodeTimes(node.name, _ms(node.started_at), _ms(node.finished_at)) for node in nodes]
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else round(at.timestamp() * 1000)
 
 
 def read_ends(ref: FlowRef) -> Op[tuple[set[str], set[str]]]:

@@ -203,11 +203,11 @@ class Timed(Protocol):
         """Names of its dependencies."""
 
     @property
-    def started_at(self) -> datetime | None:
-        """When its last run began."""
+    def started_at(self) -> datetime | int | None:
+        """When its last run began; for all nodes as a time, or for all in ms."""
 
     @property
-    def finished_at(self) -> datetime | None:
+    def finished_at(self) -> datetime | int | None:
         """When it ended."""
 
 

@@ -10,7 +10,8 @@ export const needsToken = signal(false);
 export const news = signal(""); // read out by screen readers
 export const done = signal(""); // what the last action did
 const TOLD = 10000; // milliseconds
-const SLOW = 15000; // milliseconds; a server that does not answer for longer is away
+const SLOW = 18000; // milliseconds; a service that does not answer for longer is away
+const AGAIN = 1000; // milliseconds, to what is still being read
 let skew = 0; // of the clock here, in milliseconds
 
 export const now = () => Date.now() + skew;
@@ -68,7 +69,16 @@ async function request(address, options) {
   throw error;
 }
 
-export const get = (parts, params, signal) => request(url(parts, params), { signal });
+/** The answer; while it is still being read, the service says how far, and it is asked again. */
+export async function get(parts, params, signal, onReading) {
+  for (;;) {
+    const body = await request(url(parts, params), { signal });
+    if (!body.reading) return body;
+    onReading?.(body.reading);
+    await new Promise((go) => setTimeout(go, AGAIN));
+    signal?.throwIfAborted();
+  }
+}
 
 export const post = (parts, body = {}) =>
   request(url(parts), {
@@ -109,7 +119,7 @@ export function useData(parts, params = {}, every = 5000) {
       const mine = (control = new AbortController());
       let wait = pace.current.every;
       try {
-        const data = await get(parts, params, mine.signal);
+        const data = await get(parts, params, mine.signal, (reading) => !isOver && setState((old) => ({ ...old, reading })));
         if (!isOver) setState({ key, data, error: null });
       } catch (error) {
         if (isOver || mine.signal.aborted) return;
@@ -145,6 +155,7 @@ export function useData(parts, params = {}, every = 5000) {
   return {
     data: key ? state.data : null,
     error: key ? state.error : null,
+    reading: state.reading,
     isLoading: state.key !== key,
     reload: () => again.current(),
     change: (edit) => setState((old) => (old.data ? { ...old, data: edit(old.data) } : old)),

@@ -9,7 +9,7 @@ import { Graph } from "../parts/graph.jsx";
 import { Groups } from "../parts/groups.jsx";
 import { Nodes } from "../parts/nodes.jsx";
 import { State, wordOf } from "../parts/states.jsx";
-import { Again, Pending, Problem } from "../parts/table.jsx";
+import { Again, Loading, Pending, Problem } from "../parts/table.jsx";
 import { Copy, Labels, cut, list, number, plural, str } from "../parts/text.jsx";
 import { Lasted, Time } from "../parts/time.jsx";
 import { Timeline } from "../parts/timeline.jsx";
@@ -81,7 +81,7 @@ export function Flow({ id }) {
   useChange(data?.flow?.failed, failures.reload);
   const head = useData(data ? null : ["flows", id, "head"], {}, 60000);
   if (!data?.flow && !source.error && head.data?.flow) {
-    return <><Head flow={head.data.flow} groups={null} id={id} after={source.reload} /><p class="quiet">Loading the graph…</p></>;
+    return <><Head flow={head.data.flow} groups={null} id={id} after={source.reload} />{source.reading ? <Loading reading={source.reading} /> : <p class="quiet">Loading the graph…</p>}</>;
   }
   const seen = useRef(null);
   if (data?.flow) seen.current = data.flow;
@@ -272,7 +272,7 @@ function Times({ id, isLive, total }) {
     <section>
       <h2>Timeline</h2>
       <Problem error={source.error} />
-      {source.data ? <Timeline data={source.data} href={(bar) => nodeLink(id, str(bar.label ?? bar.group))} /> : !source.error && <p class="quiet">Loading…</p>}
+      {source.data ? <Timeline data={source.data} href={(bar) => nodeLink(id, str(bar.label ?? bar.group))} /> : !source.error && <Loading reading={source.reading} />}
       {source.data?.total > bars && (
         <p class="quiet">{number(bars)} of {number(source.data.total)} nodes that have started: those of the critical path, then those that took longest.</p>
       )}
@@ -287,7 +287,7 @@ function Errors({ id, source, flow, more }) {
       <h2>Errors by cause</h2>
       <Problem error={source.error} />
       {found.length > 0 && <Failures groups={found} href={(name) => nodeLink(id, name)} more={more} />}
-      {!found.length && !source.error && <p class="quiet">{flow.failed > 0 && !source.data ? "Loading…" : "No node has failed by itself."}</p>}
+      {!found.length && !source.error && (flow.failed > 0 && !source.data ? <Loading reading={source.reading} /> : <p class="quiet">No node has failed by itself.</p>)}
       {flow.failed > 0 && <p><a href={flowLink(id, { view: "nodes", state: "failed" })}>All {number(flow.failed)} failed nodes</a></p>}
     </section>
   );

@@ -1,7 +1,7 @@
 // Tables that scroll sideways on narrow screens, filters, pages of a list, and what went wrong.
 import { Component } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { plural } from "./text.jsx";
+import { number, plural } from "./text.jsx";
 
 /** columns: [heading, cell(row), class]. */
 export function Table({ label, columns, rows, keyOf, none = "Nothing here.", isLoading = false }) {
@@ -77,6 +77,17 @@ export function Problem({ error, children }) {
 
 export const Again = () => <p class="quiet">This page looks again every 10 s, and shows it as soon as it is there.</p>;
 
+/** It takes a while: how far reading is, where that is counted. */
+export function Loading({ reading }) {
+  if (!reading) return <p class="quiet">Loading…</p>;
+  if (!reading.done || !reading.of) return <p class="quiet">Still reading{reading.of > 0 && ` ${plural(reading.of, "node")}`}…</p>;
+  return (
+    <p class="quiet">
+      <progress value={reading.done} max={reading.of} aria-label="Read so far" /> Read {number(reading.done)} of {plural(reading.of, "node")}.
+    </p>
+  );
+}
+
 /** What a page shows until it has data: loading, or what went wrong. */
 export function Pending({ source, title, children }) {
   if (source.error) {
@@ -88,7 +99,7 @@ export function Pending({ source, title, children }) {
       </>
     );
   }
-  return <><h1>{title}</h1><p class="quiet">Loading…</p></>;
+  return <><h1>{title}</h1><Loading reading={source.reading} /></>;
 }
 
 /** A page that cannot show what it received says so; the rest goes on. */
