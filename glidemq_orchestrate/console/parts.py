@@ -108,6 +108,7 @@ def job_row(job: Job) -> dict[str, Any]:
         "lost": job.lost_attempts,
         "ordering_key": job.ordering_key or "",
         "tags": list(job.tags),
+        "schedule": job.schedule or "",
     }
 
 

@@ -58,7 +58,7 @@ async def schedule(console: Shared, name: Name, schedule: Name) -> dict[str, Any
 async def _runs(queue: AsyncQueue, entry: ScheduleEntry) -> list[Job]:
     """The jobs of the name that a schedule gives its own, newest first.
 
-    Only those of ``repeat_after_complete`` say which schedule added them.
+    Those that Node workers have added, except by ``repeat_after_complete``, do not say by which schedule.
     """
     every = await asyncio.gather(
         *(

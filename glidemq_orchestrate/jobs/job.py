@@ -45,7 +45,8 @@ class Job:
         revoked: Whether it was revoked; an active job may still complete.
         lost_attempts: The number of attempts lost with their worker.
         parent: A job that waits for it; ``Queue.parents`` lists all.
-        schedule: The schedule that repeats it after its end.
+        schedule: The schedule that added it. Of those that Node workers fire, only the jobs that are repeated
+            after their end name it.
         tokens: Tokens reported for the token limit.
         tags: Words by which it is found; see ``Queue.tagged``.
         fallback_index: 0 for the first attempt, then one more for each, even past the end of the fallbacks.
@@ -151,7 +152,7 @@ class Job:
             revoked=fields.get("revoked") == "1",
             lost_attempts=max(number(fields.get("stalledCount")), number(fields.get("gmo:lost"))),
             parent=_single_parent(fields),
-            schedule=fields.get("schedulerName") or None,
+            schedule=fields.get("gmo:schedule") or fields.get("schedulerName") or None,
             tokens=number(fields.get("tpmTokens")),
             fallback_index=number(fields.get("fallbackIndex")),
             broken=broken,

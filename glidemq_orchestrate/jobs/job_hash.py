@@ -16,6 +16,7 @@ _Read = Literal[
     "processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey",
     "cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens",
     "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node", "lastActive", "gmo:token", "gmo:lost", "gmo:tags",
+    "gmo:schedule",
 ]  # fmt: skip
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[

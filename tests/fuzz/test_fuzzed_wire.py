@@ -95,6 +95,7 @@ JOB_FIELDS = st.sampled_from(
         "gmo:entry",
         "gmo:on_failure",
         "gmo:rule",
+        "gmo:schedule",
     ]
 )
 SPOILT_JOBS = st.lists(st.dictionaries(JOB_FIELDS, VALUES, min_size=1, max_size=4), min_size=1, max_size=3)

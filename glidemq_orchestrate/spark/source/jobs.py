@@ -40,7 +40,8 @@ QUEUES_PER_TRIP: Final = 100
 FIELDS: Final[tuple[JobField, ...]] = (
     "state", "name", "timestamp", "processedOn", "finishedOn", "failedReason", "attemptsMade", "maxAttempts",
     "stalledCount", "progress", "priority", "groupKey", "orderingKey", "delay", "expireAt", "gmo:token",
-    "gmo:flow", "gmo:node", "schedulerName", "parentQueue", "parentId", "revoked",
+    "gmo:flow", "gmo:node", "schedulerName", "gmo:schedule", "parentQueue", "parentId",
+    "revoked",
 )  # fmt: skip
 PAYLOAD: Final[tuple[JobField, ...]] = ("data", "returnvalue")
 UNINDEXED: Final = frozenset({JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.UNKNOWN})
@@ -158,8 +159,9 @@ def _row(queue: str, job_id: str, fields: Mapping[str, str], *, with_payload: bo
         text(get("groupKey") or get("orderingKey")), number(get("delay")), ms(get("timestamp")),
         ms(started(*map(get, START_FIELDS))), ms(get("finishedOn")), ms(get("expireAt")),
         worker_of(get("gmo:token", "")),
-        text(flow), generation if flow else None, text(get(FIELD_NODE)), text(get("schedulerName")),
-        text(get("parentQueue")), text(get("parentId")), get("revoked") == "1", broken,
+        text(flow), generation if flow else None, text(get(FIELD_NODE)),
+        text(get("gmo:schedule") or get("schedulerName")), text(get("parentQueue")), text(get("parentId")),
+        get("revoked") == "1", broken,
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ worker string the worker of this package that runs it, or ran it last
 flow_id string the flow of which it is a node
 generation int the generation of the flow
 node string the node of the flow
-schedule string the schedule that repeats it
+schedule string the schedule that added it
 parent_queue string the queue of a job that waits for it
 parent_id string the id of that job
 revoked boolean whether it was revoked

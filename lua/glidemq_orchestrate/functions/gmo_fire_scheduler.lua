@@ -31,9 +31,9 @@ local function fire_scheduler(keys, args)
       lifo = int(args[10], 0) > 0, expire_at = ttl > 0 and now + ttl or nil,
     }
     L.jobs.write(job)
-    if args[13] == '1' then
-      redis.call('HSET', prefix .. 'job:' .. job.id, 'gmo:repeats', member)
-    end
+    -- The scheduler name is a field that Node workers act upon, so the jobs of most schedules do not have it.
+    redis.call('HSET', prefix .. 'job:' .. job.id, 'gmo:schedule', name,
+      unpack(args[13] == '1' and { 'gmo:repeats', member } or {}))
     L.jobs.route(job)
     L.events.emit(prefix .. 'events', 'added', job.id, 'name', job.name)
     reply[#reply + 1] = job.id

@@ -342,6 +342,19 @@ def test_a_group_of_failures_is_retried_by_clicking(
     expect(page.locator("main")).to_contain_text("3 completed")
 
 
+def test_a_job_leads_to_the_schedule_that_added_it(
+    queue: Queue, url: str, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    with Schedules("etl", url) as schedules:
+        schedules.upsert("<b>night/ly</b>", Schedule(every=0.1, limit=1), JobTemplate("clean"))
+    run_worker(["etl"], {"clean": lambda _: 1})
+    page = look("#/schedules/etl/%3Cb%3Enight%2Fly%3C%2Fb%3E")
+    page.locator("tbody a").first.click()
+    page.get_by_role("link", name="<b>night/ly</b>", exact=True).click()
+    expect(page.locator("h1")).to_contain_text("<b>night/ly</b>")
+    expect(page.locator(".facts")).to_contain_text("1 of 1")
+
+
 def test_a_schedule_is_run_now_by_clicking(queue: Queue, url: str, look: Callable[..., Page]) -> None:
     with Schedules("etl", url) as schedules:
         schedules.upsert("night / 1", Schedule(cron="0 3 * * *"), JobTemplate("clean", {"k": 1}))

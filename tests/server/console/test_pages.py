@@ -431,6 +431,20 @@ def test_a_schedule_has_its_next_times_and_last_runs(
         assert console.get("/api/queues/etl/schedules/no").status_code == 404
 
 
+def test_a_job_names_the_schedule_that_added_it(
+    console: TestClient, queue: Queue, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    with Schedules("etl", url) as schedules:
+        for name in ("night/ly", "weekly"):
+            schedules.upsert(name, Schedule(every=0.1, limit=1), JobTemplate("clean"))
+        run_worker(["etl"], {"clean": lambda _: 1})
+        path = "/api/queues/etl/schedules/night%2Fly"
+        (job,) = eventually(lambda: get(console, path)["last"])
+        assert get(console, f"/api/queues/etl/jobs/{job['id']}")["schedule"] == job["schedule"] == "night/ly"
+        own = queue.add("clean")
+        assert get(console, f"/api/queues/etl/jobs/{own}")["schedule"] == ""
+
+
 def test_nodes_of_flows_are_no_runs_of_a_schedule(console: TestClient, flows: FlowProducer, url: str) -> None:
     flows.submit(FlowSpec("n", [FlowNode("clean", queue="etl")]), flow_id="f")
     with Schedules("etl", url) as schedules:

@@ -20,6 +20,7 @@ from tests.server.conftest import Hand
 from tests.server.schedules.conftest import ETL, LOCK, NODE, OURS, At, Stage
 
 if TYPE_CHECKING:
+    from glidemq_orchestrate import Queue
     from tests.server.conftest import Clients
 
 SECOND = timedelta(seconds=1)
@@ -78,6 +79,17 @@ class TestFiring:
         assert "groupKey" not in job
         (added,) = stage.client.xrange("glide:{etl}:events")
         assert added[1] == {"event": "added", "jobId": "1", "name": "n"}
+
+    def test_a_job_names_the_schedule_that_added_it(self, stage: Stage, queue: Queue) -> None:
+        stage.node_writes('{"every":1000,"iterationCount":0,"template":{"name":"n"},"nextRun":1000000}')
+        stage.schedulers.upsert("after", Schedule(repeat_after_complete=SECOND), JobTemplate("n"))
+        stage.schedulers.upsert("one by one", Schedule(every=SECOND, overlap=False), JobTemplate("n"))
+        stage.tick(1_002_000)
+        jobs = [queue.get_job(job["id"]) for job in stage.jobs()]
+        assert sorted(str(job.schedule) for job in jobs) == ["after", "one by one", "s"]
+        # Node workers act upon the name of a scheduler.
+        assert [job["gmo:schedule"] for job in stage.jobs() if "schedulerName" in job] == ["after"]
+        assert queue.get_job(queue.add("n")).schedule is None
 
     def test_priority_and_lifo_of_the_template_are_obeyed(self, stage: Stage) -> None:
         stage.node_writes(

@@ -1,7 +1,7 @@
 // A job that is no node of a flow: data, result, log, history.
 import { useEffect } from "preact/hooks";
 import { post, useData } from "../api.js";
-import { flowLink, link, nodeLink, queueLink } from "../route.js";
+import { flowLink, link, nodeLink, queueLink, scheduleLink } from "../route.js";
 import { codeOf } from "../parts/code.jsx";
 import { Action } from "../parts/dialog.jsx";
 import { State, wordOf } from "../parts/states.jsx";
@@ -26,6 +26,7 @@ export function Job({ queue, id }) {
     ["Job", <code>{str(job.name)}</code>],
     ["Code", codeOf(job)],
     ["Flow", job.flow_id && <a href={job.node ? nodeLink(job.flow_id, job.node) : flowLink(job.flow_id)}>{str(job.node ?? job.flow_id)}</a>],
+    ["Schedule", job.schedule && <a href={scheduleLink(queue, job.schedule)}>{cut(job.schedule, 80)}</a>],
     ["Attempts", number(job.attempts)],
     ["Created", <Time at={job.created_at} />],
     ["Started", job.started_at && <Time at={job.started_at} />],
