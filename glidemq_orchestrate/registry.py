@@ -26,11 +26,15 @@ def create_group(queue: QueueKeys) -> Call[None]:
     return command("XGROUP", "CREATE", queue.key("stream"), GROUP, "0", "MKSTREAM", decode=replies.anything)
 
 
-def register_worker(
-    queue: QueueKeys, worker_id: str, description: str, ttl_ms: int, now_ms: int
+def register_worker(  # noqa: PLR0913  the arguments of one server call
+    queue: QueueKeys, worker_id: str, description: str, ttl_ms: int, now_ms: int, *, runs_jobs: bool = True
 ) -> Call[None]:
-    """Register and list a live worker until ``ttl_ms`` from now, even if memory is full. Idempotent."""
-    keys, args = (queue.worker(worker_id), queue.workers()), (now_ms, worker_id, ttl_ms, description)
+    """Register a live worker until ``ttl_ms`` from now, even if memory is full. Idempotent.
+
+    It is listed if it ``runs_jobs``; those of subscriptions are found as their consumers.
+    """
+    keys = [queue.worker(worker_id), *([queue.workers()] if runs_jobs else [])]
+    args = now_ms, worker_id, ttl_ms, description
     return function("gmo_register_worker", keys, args, replies.anything, repeatable=True)
 
 

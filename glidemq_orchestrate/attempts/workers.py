@@ -16,6 +16,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, OURS, Attempt
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, parsed_object
 
@@ -61,7 +62,8 @@ class WorkerInfo:
     Then it also reports the following; they are None for Node workers, and where an older worker reports
     nothing. ``memory``: resident bytes of its process. ``concurrency``: its places for running handlers, and
     ``running`` how many of them are in use; ``active_jobs`` also counts jobs that it holds in advance.
-    ``code``: where the code of its handlers is, by their names, of at most 1,000.
+    ``code``: where the code of its handlers is, by their names, of at most 1,000. ``subscription``: that of a
+    ``BroadcastWorker``, which has no ``handlers``, as it runs no jobs; its code has that name.
     """
 
     id: str
@@ -77,6 +79,7 @@ class WorkerInfo:
     concurrency: int | None = None
     running: int | None = None
     code: Mapping[str, HandlerCode] = field(default_factory=dict, hash=False)
+    subscription: str | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -139,24 +142,33 @@ def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
 
 
 class CodeInUse(NamedTuple):
-    """Code of a handler, and the workers that have it."""
+    """Code of a handler, and the workers that have it; ``subscription``: the one that it handles, if any."""
 
+    subscription: str
     code: HandlerCode
     workers: list[WorkerInfo]
 
 
 def serving(found: Iterable[WorkerInfo], handler: str) -> list[WorkerInfo]:
-    """The workers that run jobs of this name, or may do so."""
-    return [worker for worker in found if worker.handlers is None or handler in worker.handlers]
+    """The workers that run jobs or messages of this name, or may do so."""
+    return [
+        worker
+        for worker in found
+        if worker.handlers is None or handler in worker.handlers or worker.subscription is not None
+    ]
 
 
 def code_in_use(found: Iterable[WorkerInfo], handler: str) -> list[CodeInUse]:
-    """The code of a handler in these workers, each version once, that of most workers first."""
-    versions: dict[HandlerCode, list[WorkerInfo]] = {}
+    """The code of a handler in these workers, each version once, that of most workers first.
+
+    A message of this name is a job that each subscription handles; a subscription may leave it out.
+    """
+    versions: dict[tuple[str, HandlerCode], list[WorkerInfo]] = {}
     for worker in serving(found, handler):
-        if handler in worker.code:
-            versions.setdefault(worker.code[handler], []).append(worker)
-    return [CodeInUse(*one) for one in sorted(versions.items(), key=lambda one: -len(one[1]))]
+        subscription = worker.subscription or ""
+        if code := worker.code.get(subscription or handler):
+            versions.setdefault((subscription, code), []).append(worker)
+    return [CodeInUse(*one, who) for one, who in sorted(versions.items(), key=lambda one: -len(one[1]))]
 
 
 def _worker(name: str, text: str) -> WorkerInfo:
@@ -171,7 +183,11 @@ def _worker(name: str, text: str) -> WorkerInfo:
     except (ValueError, KeyError, TypeError, OverflowError, OSError):
         return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
     memory, concurrency, running = (_count(wire.get(name)) for name in ("memory", "concurrency", "running"))
-    return replace(found, memory=memory, concurrency=concurrency, running=running, code=read_code(wire))
+    subscription = wire.get("subscription")
+    return replace(
+        found, memory=memory, concurrency=concurrency, running=running, code=read_code(wire),
+        subscription=readable(subscription) if isinstance(subscription, str) and subscription else None,
+    )  # fmt: skip
 
 
 def _count(value: Any) -> int | None:
@@ -273,8 +289,13 @@ def announce(
     queues: Sequence[QueueKeys], worker_id: str, description: dict[str, Any], ttl_ms: int, now_ms: int
 ) -> Op[None]:
     """Register the worker as alive on every queue for ``ttl_ms``."""
-    text = json.dumps(description, separators=(",", ":"))
-    yield from ask_all([registry.register_worker(queue, worker_id, text, ttl_ms, now_ms) for queue in queues])
+    text, runs_jobs = json.dumps(description, separators=(",", ":")), "subscription" not in description
+    yield from ask_all(
+        [
+            registry.register_worker(queue, worker_id, text, ttl_ms, now_ms, runs_jobs=runs_jobs)
+            for queue in queues
+        ]
+    )
 
 
 def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts.handler_code import HandlerCode, named_code
-from glidemq_orchestrate.attempts.workers import WorkerInfo, code_in_use, serving
+from glidemq_orchestrate.attempts.workers import CodeInUse, code_in_use, serving
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ProtocolError
 
@@ -21,14 +22,17 @@ def code_row(queue: Queue, job: str, data: Any) -> dict[str, Any]:
     except ProtocolError:  # keys of the queue are broken: the rest is still shown
         handler = None
     else:
-        versions = [_version(one.code, one.workers) for one in code_in_use(workers, job)]
+        versions = [_version(one) for one in code_in_use(workers, job)]
         handler = {"served_by": len(serving(workers, job)), "code": versions}
     return {"code": named_code(job, data), "handler": handler}
 
 
-def _version(code: HandlerCode, workers: list[WorkerInfo]) -> dict[str, Any]:
-    about = {"path": code.path, "file": code.file, "digest": code.digest}
-    return about | {"workers": [{"id": one.id, "host": one.host, "pid": one.pid} for one in workers]}
+def _version(found: CodeInUse) -> dict[str, Any]:
+    return {
+        "subscription": found.subscription,
+        **asdict(found.code),
+        "workers": [{"id": one.id, "host": one.host, "pid": one.pid} for one in found.workers],
+    }
 
 
 def code_text(row: Mapping[str, Any]) -> str:
@@ -45,7 +49,8 @@ def code_text(row: Mapping[str, Any]) -> str:
 
 
 def _place(version: Mapping[str, Any]) -> str:
-    return str(HandlerCode(version["path"], version["file"]))
+    place = str(HandlerCode(version["path"], version["file"]))
+    return f"subscription {version['subscription']}: {place}" if version["subscription"] else place
 
 
 def _where(version: Mapping[str, Any]) -> str:

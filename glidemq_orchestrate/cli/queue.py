@@ -118,9 +118,13 @@ def queue_show(
 
 
 def _size(worker: WorkerInfo) -> str:
-    """The places and the memory of a worker, if it reports them."""
-    places = "" if worker.concurrency is None else f", {counted(worker.concurrency, 'place')}"
-    return places if worker.memory is None else f"{places}, {worker.memory / 2**20:,.0f} MiB"
+    """The subscription of a worker, its places and memory, if it reports them."""
+    parts = [
+        *([f"subscription {worker.subscription}"] if worker.subscription else []),
+        *([] if worker.concurrency is None else [counted(worker.concurrency, "place")]),
+        *([] if worker.memory is None else [f"{worker.memory / 2**20:,.0f} MiB"]),
+    ]
+    return "".join(f", {part}" for part in parts)
 
 
 @queue_app.command("jobs")

@@ -24,7 +24,12 @@ async def handler_row(console: Any, queue: str, handler: str) -> dict[str, Any] 
     return {
         "served_by": len(serving(workers, handler)),
         "code": [
-            {**code_row(one.code), "workers": _some(one.workers), "count": len(one.workers)}
+            {
+                "subscription": one.subscription,
+                **code_row(one.code),
+                "workers": _some(one.workers),
+                "count": len(one.workers),
+            }
             for one in code_in_use(workers, handler)[:MAX_VERSIONS]
         ],
     }
@@ -40,6 +45,6 @@ def _some(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
 
 
 def code_rows(worker: WorkerInfo) -> dict[str, dict[str, str]]:
-    """The code of the first handlers of a worker, by their names."""
+    """The code of the first handlers of a worker, by their names; or of its subscription."""
     names = (worker.handlers or tuple(worker.code))[:MAX_HANDLERS]
     return {name: code_row(worker.code[name]) for name in names if name in worker.code}

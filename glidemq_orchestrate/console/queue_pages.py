@@ -180,6 +180,7 @@ def _worker_row(worker: WorkerInfo, queues: Sequence[str]) -> dict[str, Any]:
         "pid": worker.pid,
         "handlers": None if worker.handlers is None else list(worker.handlers),
         "code": code_rows(worker),
+        "subscription": worker.subscription or "",
         "kind": "Node" if worker.handlers is None else "Python",
         "started_at": time_text(worker.started_at),
         "silent_seconds": worker.silent.total_seconds(),

@@ -99,6 +99,7 @@ def test_the_table_of_jobs_has_each_state_as_the_client_tells_it(
     queue.add_and_wait("a", timeout=ATTEMPTS)
     eventually(lambda: queue.get_job(failing).state == JobState.FAILED)
     worker.stop()
+    redis_client.hset(f"glide:{{etl}}:job:{failing}", "gmo:schedule", "nightly")
     queue.add("a", options=JobOptions(delay=timedelta(hours=1), priority=3))
     queue.add("a", options=JobOptions(priority=5, job_id="first"))
     queue.add("a", options=JobOptions(lifo=True))

@@ -13,7 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from glidemq_orchestrate import registry
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.handler_code import registered_code
+from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.broadcasts import messages
 from glidemq_orchestrate.broadcasts.messages import (
     Result,
@@ -39,11 +43,13 @@ from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, sendable
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_subscription
 from glidemq_orchestrate.worker.contexts import refuse_unreadable
 from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, refuse
+from glidemq_orchestrate.worker.handlers.code import code_of
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Reporter
 from glidemq_orchestrate.worker.handlers.registered import Handler
 from glidemq_orchestrate.worker.held_jobs import Suspects
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.services.measured import Measured
+from glidemq_orchestrate.worker.services.registration import ANNOUNCE_SECONDS, of_process
 from glidemq_orchestrate.worker.services.service import HandlerService
 from glidemq_orchestrate.worker.services.supervisor import seconds_until
 from glidemq_orchestrate.worker.tasks import JobTask, reconnect_delays
@@ -127,6 +133,7 @@ class BroadcastWorker(HandlerService):
         self._suspects = Suspects(lambda _released: None)
         self._threads_of: dict[str, int] = {}
         self._room_to_send = threading.Semaphore(MAX_UNSENT)
+        self._code, self._started_ms = code_of(handler), time.time_ns() // 1_000_000
         self._jitter = random.Random()  # noqa: S311  separate: handlers may seed the shared generator
 
     @property
@@ -144,6 +151,7 @@ class BroadcastWorker(HandlerService):
         name = self._subscription.queue.queue
         await self._start_guards(self._executing, lambda _attempt, _line: None)
         self._keep(f"messages of queue {name}", self._fetch_until_stopped)
+        self._every(f"registration of queue {name}", ANNOUNCE_SECONDS, self._announce)
         self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
         self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._maintain, woken=self._has_retry)
 
@@ -164,6 +172,10 @@ class BroadcastWorker(HandlerService):
             extra = {"action": "abandon", "worker": self.id}
             logger.warning("%d messages still run: other workers take them over", len(tasks), extra=extra)
         await self._stop_guards()
+        await self._end_tasks()
+        if self._own() is not None:
+            forget = ask(registry.forget_worker(self._subscription.queue, self.id))
+            await self._quietly("unregistering", functools.partial(self._run, forget))
         self._threads.close()
         await self._measured.close()
 
@@ -211,6 +223,18 @@ class BroadcastWorker(HandlerService):
                 cancelled.set()
                 why = "was revoked" if beat == 0 else "was taken over, as its lease was not renewed in time"
                 self._warn(attempt, "lease_lost", f"message %s {why}; its handler should stop")
+
+    async def _announce(self) -> None:
+        """Register this worker: its process, what it uses, its subscription, and the code of its handler."""
+        subscription = self._subscription.group
+        description = {
+            **of_process(self._started_ms, self._slots, len(self._held)),
+            "handlers": [],
+            "subscription": subscription,
+            **registered_code({subscription: self._code} if self._code else {}),
+        }
+        queues, now_ms = [self._subscription.queue], self._clock.now_ms()
+        await self._run(workers.announce(queues, self.id, description, REGISTERED_MS, now_ms))
 
     async def _maintain(self) -> float | None:
         due_ms = await self._run(upkeep(self._subscription, self._lock_ms, self._clock))

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import secrets
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
-from glidemq_orchestrate.foundation.machine import resident_memory
 from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.schedules import ops as schedules
@@ -38,6 +35,7 @@ from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.log import log_lost_workers, log_other_code
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.renewing import Heartbeats
+from glidemq_orchestrate.worker.services.registration import of_process
 from glidemq_orchestrate.worker.services.service import Service
 from glidemq_orchestrate.worker.silent_workers import SilentWorkers
 
@@ -207,14 +205,9 @@ class QueueChores:
 
     async def announce(self) -> None:
         """Register the worker: its host and process, what it uses, and its handlers with their code."""
+        started_ms = int(self.worker_id.removeprefix(OURS).split("-")[0])
         description = {
-            "addr": socket.gethostname(),
-            "pid": os.getpid(),
-            "startedAt": int(self.worker_id.removeprefix(OURS).split("-")[0]),
-            "activeJobs": len(self.slots.held),
-            "running": self.slots.running,
-            "concurrency": self.slots.concurrency,
-            "memory": resident_memory(),
+            **of_process(started_ms, self.slots, len(self.slots.held)),
             "handlers": None if self.handlers.takes_all else self.handlers.names,
             **registered_code(self.codes.find()),
         }

@@ -58,6 +58,7 @@ from glidemq_orchestrate.worker.receipts import Receipts
 from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.runner import JobRunner
 from glidemq_orchestrate.worker.services.measured import Measured
+from glidemq_orchestrate.worker.services.registration import ANNOUNCE_SECONDS
 from glidemq_orchestrate.worker.services.service import HandlerService, logger
 from glidemq_orchestrate.worker.services.supervisor import SHARDS_SECONDS, QueueChores
 from glidemq_orchestrate.worker.silent_workers import SilentWorkers
@@ -66,7 +67,6 @@ from glidemq_orchestrate.worker.usage_limits import Budget, TokenLimit, Tokens
 
 __all__ = ["Worker"]
 
-ANNOUNCE_SECONDS: Final = 10.0
 UPKEEP_SECONDS: Final = 2.0
 RECLAIM_SECONDS: Final = 2.0
 GIVE_UP_SECONDS: Final = 5.0

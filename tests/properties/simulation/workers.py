@@ -38,7 +38,8 @@ from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_val
 from glidemq_orchestrate.worker.handlers.signals import RetryLater, Skip, Unrecoverable
 from glidemq_orchestrate.worker.listener import BLOCK_MS
 from glidemq_orchestrate.worker.renewing import MAX_BEAT_SECONDS
-from glidemq_orchestrate.worker.services.worker import ANNOUNCE_SECONDS, UPKEEP_SECONDS
+from glidemq_orchestrate.worker.services.registration import ANNOUNCE_SECONDS
+from glidemq_orchestrate.worker.services.worker import UPKEEP_SECONDS
 from tests.properties.simulation.arrays import SIZES, run_element, run_slice
 from tests.properties.simulation.ledger import PREFIX, ServerLedger
 from tests.properties.simulation.plan import JOB, node_data

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from playwright.sync_api import Page, expect
 
 from glidemq_orchestrate import Flow, Queue
+from glidemq_orchestrate.clients.broadcast import Broadcast
+from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
 from tests.server.console.conftest import work
 
 if TYPE_CHECKING:
@@ -62,3 +64,15 @@ def test_odd_code_of_a_handler_is_text_and_none_is_said(
     expect(page.locator("details li")).to_have_count(101)
     expect(page.locator("details li").first).to_contain_text(attack)
     expect(page.locator("details li").last).to_have_text("and 1,900 more")
+
+
+def test_workers_of_subscriptions_are_shown_with_their_code(url: str, look: Callable[..., Page]) -> None:
+    made = [BroadcastWorker("news", work, url, subscription=name) for name in ("billing", "audit")]
+    with Broadcast("news", url) as news, made[0].running(), made[1].running():
+        message = news.publish("order.paid")
+        page = look(f"#/queues/news/jobs/{message}")
+        code = page.locator(".facts div", has=page.locator("dt", has_text="Code")).locator("dd")
+        for name in ("billing", "audit"):
+            expect(code).to_contain_text(f"subscription {name}: {work.__module__}:work")
+        page.goto(f"{page.url.partition('#')[0]}#/workers")
+        expect(page.locator("tbody")).to_contain_text(f"subscription billing{work.__module__}:work")

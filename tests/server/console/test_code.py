@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate import Context, Flow, FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate.clients.broadcast import Broadcast
+from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
 from tests.server.console.conftest import SECRET, work
 from tests.server.console.test_pages import NIGHT, get
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
     from starlette.testclient import TestClient
 
-    from tests.conftest import RunWorker
+    from tests.conftest import Eventually, RunWorker
 
 
 def test_the_code_of_a_node_is_shown_where_its_data_names_it(
@@ -66,6 +68,25 @@ def test_workers_with_other_code_are_told_apart(
     for one, function in zip(found["code"], (work, other_work), strict=True):
         assert one | place_of(function) == one
     assert len({one["digest"] for one in found["code"]}) == 2
+
+
+def test_the_code_of_a_message_is_that_of_its_subscriptions(
+    console: TestClient, url: str, eventually: Eventually
+) -> None:
+    billing, audit = (
+        BroadcastWorker("news", function, url, subscription=name)
+        for function, name in ((work, "billing"), (other_work, "audit"))
+    )
+    with Broadcast("news", url) as news, billing.running(), audit.running():
+        message = news.publish("order.paid")
+        path = f"/api/queues/news/jobs/{message}"
+        about = eventually(lambda: (found := get(console, path)["handler"])["served_by"] == 2 and found)
+        codes = {one["subscription"]: one for one in about["code"]}
+        for name, function in (("billing", work), ("audit", other_work)):
+            assert codes[name] | place_of(function) == codes[name]
+        rows = {row["subscription"]: row for row in get(console, "/api/workers")["workers"]}
+        assert rows["billing"]["code"]["billing"] | place_of(work) == rows["billing"]["code"]["billing"]
+        assert (rows["audit"]["handlers"], rows["audit"]["kind"]) == ([], "Python")
 
 
 def test_a_handler_that_nobody_serves_or_nobody_tells_of_is_shown_as_such(

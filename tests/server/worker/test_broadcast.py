@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -12,9 +13,18 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
+from glidemq_orchestrate import (
+    Backoff,
+    EmbeddedServer,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    Queue,
+    Skip,
+)
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, QueueNotServed
 from glidemq_orchestrate.worker import threads
 from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
 from tests.processes import spawned
@@ -65,6 +75,28 @@ def test_every_subscription_gets_what_it_wants(
     assert sorted(all_of_it) == [("order.paid", 1), ("user.left", 2)]
     eventually(lambda: all(redis_client.xpending(STREAM, g)["pending"] == 0 for g in ("all", "some")))
     assert (some, redis_client.xlen(STREAM)) == (["order.paid"], 2)
+
+
+def handle(_ctx: Any) -> None: ...
+
+
+def test_a_worker_of_a_subscription_registers_with_its_code(
+    url: str, start: Any, eventually: Eventually, redis_client: Any
+) -> None:
+    worker = start(handle, "billing", concurrency=3)
+    with Queue("news", url) as queue:
+        (found,) = eventually(queue.workers)
+        file = f"tests/server/worker/test_broadcast.py:{handle.__code__.co_firstlineno}"
+        assert (found.id, found.subscription, found.handlers) == (worker.id, "billing", ())
+        assert (found.pid, found.concurrency, found.broken) == (os.getpid(), 3, False)
+        assert str(found.code["billing"]) == f"{__name__}:handle ({file})"
+        with FlowProducer(url) as flows, pytest.raises(QueueNotServed):  # it runs no jobs
+            flows.submit(FlowSpec("n", [FlowNode("a", queue="news")]), require_workers=True)
+        assert queue.lost_workers() == []
+        assert 0 < redis_client.pttl(f"glide:{{news}}:w:{worker.id}") <= 30_000
+        worker.stop()
+        eventually(lambda: queue.workers() == [])
+        assert not redis_client.exists(f"glide:{{news}}:w:{worker.id}")
 
 
 def test_prometheus_reads_what_a_subscription_has_handled(

@@ -6,7 +6,7 @@ const FEW = 3;
 
 /** `etl.steps:clean (etl/steps.py:41)` */
 export const Path = ({ code }) => (
-  <><code>{cut(code.path, 200)}</code>{code.file && <span class="quiet"> ({cut(code.file, 200)})</span>}</>
+  <>{code.subscription && `subscription ${cut(code.subscription, 60)}: `}<code>{cut(code.path, 200)}</code>{code.file && <span class="quiet"> ({cut(code.file, 200)})</span>}</>
 );
 
 const place = (worker) => `${cut(worker.host, 60)} ${str(worker.pid)}`;
@@ -36,21 +36,21 @@ export function codeOf({ code, handler, state }) {
   if (!versions.length) return null;
   return (
     <>
-      <strong>Its workers have {plural(versions.length, "version")}</strong>
-      <ul class="names">{versions.map((version) => <Version key={`${version.path} ${version.file} ${version.digest}`} version={version} />)}</ul>
+      {versions.every((one) => !one.subscription) && <strong>Its workers have {plural(versions.length, "version")}</strong>}
+      <ul class="names">{versions.map((version) => <Version key={`${version.subscription} ${version.path} ${version.file} ${version.digest}`} version={version} />)}</ul>
     </>
   );
 }
 
 /** The handlers of a worker, each with its code. */
 export function Handlers({ worker }) {
-  const names = list(worker.handlers);
+  const names = worker.subscription ? [worker.subscription] : list(worker.handlers);
   const some = names.slice(0, 100);
   if (!names.length) return null;
   const rows = (
     <ul class="names handlers">
       {some.map((name) => (
-        <li key={name}>{cut(name, 100)}{worker.code?.[name] && <div class="quiet"><Path code={worker.code[name]} /></div>}</li>
+        <li key={name}>{worker.subscription && "subscription "}{cut(name, 100)}{worker.code?.[name] && <div class="quiet"><Path code={worker.code[name]} /></div>}</li>
       ))}
       {names.length > some.length && <li class="quiet">and {number(names.length - some.length)} more</li>}
     </ul>
