@@ -236,6 +236,9 @@ async def flow(console: Shared, flow_id: Name) -> dict[str, Any]:
         _add_times(groups, every, snapshot)
         names = critical_path(every)
         path = list(dict.fromkeys(snapshot.group_of[snapshot.index[name]] for name in names))
+    for name, counts in (await view.once("arrays", view.arrays)).items():
+        if len(snapshot.groups[place := snapshot.group_of[snapshot.index[name]]].members) == 1:
+            groups[place]["array"] = counts
     supervised = status.state.is_terminal or await view.flow.is_supervised()
     return {
         "flow": {**flow_row(status), "supervised": supervised},

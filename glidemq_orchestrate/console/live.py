@@ -12,8 +12,9 @@ from glidemq_orchestrate.clients.client import AsyncClient
 from glidemq_orchestrate.console.snapshots import FlowView, FlowViews
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError
 from glidemq_orchestrate.events import Event
-from glidemq_orchestrate.flows.elements import COUNTED, summary_of
+from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.graph import failed_letter
+from glidemq_orchestrate.queues.open_arrays import COUNTS
 
 EVERY_SECONDS: Final = 0.5
 READ_SECONDS: Final = 1.0
@@ -67,10 +68,10 @@ class FlowLive:
     def __init__(self, view: FlowView) -> None:
         self.view, self.is_stale, self.is_over = view, False, False
         self.listeners: set[asyncio.Queue[dict[str, Any]]] = set()
-        self._by_job = dict(zip(view.snapshot.graph.job_ids, view.snapshot.names, strict=True))
         self._sent: dict[int, dict[str, int]] = {}
         self._arrays: dict[str, Mapping[str, int]] = {}
         self._changed_arrays: set[str] = set()
+        self._told_arrays: dict[str, Mapping[str, int]] = {}
         self._is_dirty, self._is_away = True, False
 
     @property
@@ -83,7 +84,7 @@ class FlowLive:
         if event.is_gap:
             self.is_stale = True
             return
-        name = self._by_job.get(event.job_id or "")
+        name = self.view.snapshot.node_of.get(event.job_id or "")
         if name is None:
             self._is_dirty = self._is_dirty or event.flow_id == self.view.flow.id
             return
@@ -110,6 +111,8 @@ class FlowLive:
                 if is_due or self._is_dirty:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         self.view.status = await self.view.flow.status()
+                if is_due or self._changed_arrays:
+                    await self._read_arrays()
                 if is_due:
                     await self.view.refresh(self.view.status, force=True)
                     self.is_stale, read_at, self._is_dirty = False, loop.time(), True
@@ -123,6 +126,14 @@ class FlowLive:
                 if not self._is_away:
                     self._put({"kind": "away"})
                 self._is_away = True  # when it is back, all is read and told
+
+    async def _read_arrays(self) -> None:
+        """Read what runs in open arrays, which no event tells."""
+        for name, counts in (await self.view.arrays()).items():
+            self._arrays[name] = counts
+            if counts != self._told_arrays.get(name):
+                self._told_arrays[name] = counts
+                self._changed_arrays.add(name)
 
     async def _tell(self) -> None:
         view = self.view
@@ -149,7 +160,7 @@ class FlowLive:
         """How many elements of an array have ended: as its last event told, or read after it has failed."""
         if name not in self._arrays:
             found = await self.view.flow.array(name).counts()
-            self._arrays[name] = {kind: getattr(found, kind) for kind in COUNTED}
+            self._arrays[name] = {kind: getattr(found, kind) for kind in COUNTS}
         return self._arrays[name]
 
 
@@ -164,13 +175,15 @@ def _letter_of(event: Event) -> str:
 
 def _elements_of(event: Event) -> Mapping[str, int] | None:
     """The counts of an array, which its events tell about once a second and at its end."""
+    running = {"running": 0} if event.kind == "completed" else {}
     text = event.fields.get({"progress": "data", "completed": "returnvalue"}.get(event.kind, ""), "")
     if not text.startswith("{"):
         return None
     try:
-        return summary_of(json.loads(text))
+        counts = summary_of(json.loads(text))
     except ValueError:
         return None
+    return counts and {**counts, **running}
 
 
 class Live:

@@ -23,8 +23,9 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     ResultRemoved,
 )
-from glidemq_orchestrate.flows.elements import COUNTED, summary_of
+from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.status import NodeStatus
+from glidemq_orchestrate.queues.open_arrays import COUNTS
 
 router = APIRouter(dependencies=[Depends(check_signed_in), Depends(check_flow)])
 MAX_NAMED: Final = 20
@@ -83,7 +84,7 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
         "array": (array := await _array(flow, found)),
         "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
         "handler": await handler_row(console, found.queue, found.job),
-        **await waits_of(flow, found, view.snapshot),
+        **await waits_of(view, found),
         "spark_url": _spark_url(found.progress),
         **await _payloads(console, flow, found),
         **await _record(flow, found),
@@ -113,14 +114,17 @@ def _dependents(snapshot: Snapshot, name: str) -> list[str]:
 
 
 async def _array(flow: AsyncFlow, node: NodeStatus) -> Mapping[str, int] | None:
-    """How many elements of an array have ended; before the first has, its progress says nothing."""
-    if node.progress is not None:
-        return summary_of(node.progress)
+    """How many elements of an array have ended and run; before the first has, its progress says nothing."""
+    known = summary_of(node.progress)
+    if node.state.is_terminal and known is not None:
+        return {**known, "running": 0}
+    if node.progress is not None and known is None:
+        return None
     try:
         counts = await flow.array(node.name).counts()
     except (ConfigurationError, NodeNotFound):
         return None
-    return {kind: getattr(counts, kind) for kind in COUNTED}
+    return {kind: getattr(counts, kind) for kind in COUNTS}
 
 
 async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, Any]]:

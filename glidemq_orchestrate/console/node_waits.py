@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.shown import masked_line, time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
-from glidemq_orchestrate.flows.elements import summary_of
+from glidemq_orchestrate.console.snapshots import FlowView
 from glidemq_orchestrate.flows.status import NodeStatus, Wait
 from glidemq_orchestrate.jobs.states import JobState
 
 MAX_SHOWN: Final = 20
 
 
-async def waits_of(flow: AsyncFlow, node: NodeStatus, snapshot: Snapshot) -> dict[str, Any]:
+async def waits_of(view: FlowView, node: NodeStatus) -> dict[str, Any]:
     """What a node waits for, as ``flow show`` tells it, and the dependencies that have not ended.
 
     Returns:
@@ -24,7 +23,7 @@ async def waits_of(flow: AsyncFlow, node: NodeStatus, snapshot: Snapshot) -> dic
         dependencies that have not ended, ``waits_for_count``: of how many. ``held_by``: the nodes further up
         that these wait for in the end; their own dependencies have ended.
     """
-    direct: list[int] = []
+    flow, snapshot, direct = view.flow, view.snapshot, list[int]()
     if node.state is JobState.WAITING_CHILDREN:
         places = (snapshot.index[name] for name in node.after if name in snapshot.index)
         direct = [at for at in places if snapshot.is_open(at)]
@@ -33,7 +32,12 @@ async def waits_of(flow: AsyncFlow, node: NodeStatus, snapshot: Snapshot) -> dic
     some = [snapshot.names[at] for at in (*direct[:MAX_SHOWN], *first[:MAX_SHOWN])]
     before = {one.name: one for one in await flow.nodes(some)} if some else {}
     waits = await flow.waits([node, *before.values()])
-    rows = {name: _row(one, waits, snapshot) for name, one in before.items() if not one.state.is_terminal}
+    arrays = await view.once("arrays", view.arrays) if before else {}
+    rows = {
+        name: {**_row(one, waits, snapshot), "array": arrays.get(name)}
+        for name, one in before.items()
+        if not one.state.is_terminal
+    }
     return {
         "wait": wait_row(waits.get(node.name)),
         "waits_for": [rows[name] for at in direct if (name := snapshot.names[at]) in rows],
@@ -57,6 +61,5 @@ def _row(node: NodeStatus, waits: Mapping[str, Wait], snapshot: Snapshot) -> dic
         "state": node.state,
         "started_at": time_text(node.started_at) if node.state is JobState.ACTIVE else None,
         "wait": wait_row(waits.get(node.name)),
-        "array": summary_of(node.progress),
         "open": sum(map(snapshot.is_open, after)),
     }

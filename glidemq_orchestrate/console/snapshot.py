@@ -6,6 +6,7 @@ depth of the graph. If those are too many to be drawn, depth is left out, and a 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections import Counter
@@ -105,6 +106,11 @@ class Snapshot:
             group.layer = max(earlier, default=-1) + 1
             group.place = layers[group.layer]
             layers[group.layer] += 1
+
+    @functools.cached_property
+    def node_of(self) -> dict[str, str]:
+        """The nodes by the ids of their jobs."""
+        return dict(zip(self.graph.job_ids, self.names, strict=True))
 
     @property
     def layers(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -14,6 +14,8 @@ from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.flows import graph
 from glidemq_orchestrate.flows.status import FlowStatus
+from glidemq_orchestrate.queues.open_arrays import counts_of_arrays
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
 Marks = tuple[int, ...]
@@ -96,6 +98,15 @@ class FlowView:
             raise StillReading(self._progress.get(what, 0), len(self.snapshot.names))
         found: T = task.result()[0]
         return found
+
+    async def arrays(self) -> Mapping[str, Mapping[str, int]]:
+        """How many elements of its open arrays have ended and run, by the name of the array."""
+        ref, names = self.flow._ref, self.snapshot.node_of  # noqa: SLF001
+        if self.status.state.is_terminal or ref.path != "staged":
+            return {}
+        queues = [QueueKeys(ref.home.prefix, queue) for queue in set(self.snapshot.graph.queues)]
+        found = await self.flow._run(counts_of_arrays(queues, names))  # noqa: SLF001  in two trips for all
+        return {names[job_id]: counts for job_id, counts in found.items()}
 
     async def refresh(self, status: FlowStatus | None = None, *, force: bool = False) -> None:
         """Read the states of all nodes if the record shows a change, or if the flow runs.

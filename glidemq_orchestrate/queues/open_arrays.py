@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number, parsed_object
 
 MAX_ARRAYS: Final = 1_000
+COUNTS: Final = ("elements", "completed", "failed", "skipped", "running")
 _CALLS_PER_TRIP: Final = 500
 
 
@@ -68,6 +70,42 @@ def count_elements(queue: QueueKeys, arrays: Sequence[OpenArray], now_ms: int) -
         if since <= now_ms:
             ready += _room(definition, counts[-1], left)
     return ElementCounts(waiting, ready, running, len(arrays) > MAX_ARRAYS, sum(map(bool, replies[::3])))
+
+
+def counts_of_arrays(
+    queues: Sequence[QueueKeys], job_ids: Container[str]
+) -> Op[dict[str, Mapping[str, int]]]:
+    """Of the open arrays among these jobs, how many elements there are, have ended and run, by job id."""
+    opened = yield from ask_all(map(open_arrays, queues))
+    arrays = [
+        (queue, job_id)
+        for queue, found in zip(queues, opened, strict=True)
+        for job_id, _ in found
+        if job_id in job_ids
+    ]
+    calls: list[Call[Any]] = []
+    for queue, job_id in arrays:
+        calls.append(job_hash.get(queue, job_id, "gmo:array", parsed_object))
+        calls.append(command("HMGET", queue.array(job_id), *_COUNTED, decode=_numbers))
+        calls.append(command("SMEMBERS", f"{queue.array(job_id)}:jobs", decode=list))
+    replies: list[Any] = []
+    for trip in parts(calls, _CALLS_PER_TRIP):
+        replies += yield from ask_all(trip)
+    found: dict[str, Mapping[str, int]] = {}
+    rows = zip(arrays, replies[::3], replies[1::3], replies[2::3], strict=True)
+    for (queue, job_id), definition, (appended, *ended, running), jobs in rows:
+        size = number(definition.get("size")) + appended
+        counts = (size, *ended, running + (yield from _active(queue, jobs)))
+        found[job_id] = dict(zip(COUNTS, counts, strict=True))
+    return found
+
+
+def _active(queue: QueueKeys, jobs: Sequence[str]) -> Op[int]:
+    """How many of these jobs run: the elements of some arrays are jobs, at most 200 at once."""
+    if not jobs:
+        return 0
+    calls = [job_hash.get(queue, job_id, "state", lambda state: state == JobState.ACTIVE) for job_id in jobs]
+    return sum((yield from ask_all(calls)))
 
 
 def idle_arrays(queue: QueueKeys, job_ids: Container[str]) -> Op[list[OpenArray]]:

@@ -130,7 +130,7 @@ def test_the_elements_of_an_array_are_counted_while_it_runs(
         if any(0 < one["completed"] < 1_000 for one in counts):
             go_on.set()
     assert go_on.is_set(), "they are counted while it runs"
-    assert counts[-1] == {"elements": 1_000, "completed": 999, "failed": 1, "skipped": 0}
+    assert counts[-1] == {"elements": 1_000, "completed": 999, "failed": 1, "skipped": 0, "running": 0}
 
 
 def test_what_an_array_counted_before_it_failed_is_told(

@@ -126,7 +126,7 @@ export function Flow({ id }) {
             )}
             <Groups id={id} groups={groups} path={path} selected={group} onOpen={open} />
           </div>
-          {data.is_exact === false && <p class="quiet">Times, elements of arrays and the critical path are not shown for a flow of this size.</p>}
+          {data.is_exact === false && <p class="quiet">Times, the critical path and elements of arrays that have ended are not shown for a flow of this size.</p>}
           {group && <Opened id={id} group={groups.find((one) => one.key === group)} name={group} version={isLive} />}
         </>
       )}

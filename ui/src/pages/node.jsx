@@ -140,13 +140,16 @@ function Why({ wait }) {
   return <>{until !== null && <>until {exactly(until)} (<Time at={wait.until} />): </>}{str(wait.reason)}</>;
 }
 
+/** How many elements of an array run at this moment. */
+const runNow = ({ running }) => (running > 0 ? `${number(running)} ${running === 1 ? "runs" : "run"} now` : "none runs now");
+
 function WaitedFor({ id, rows, count }) {
   return (
     <ul class="waits">
       {rows.map((one) => (
         <li key={one.name}>
           <a href={nodeLink(id, one.name)}>{cut(one.name, 80)}</a> <State state={one.state} />
-          {one.array && <span>, {number(one.array.completed + one.array.failed + one.array.skipped)} of {plural(one.array.elements, "element")} ended</span>}
+          {one.array && <span>, {number(one.array.completed + one.array.failed + one.array.skipped)} of {plural(one.array.elements, "element")} ended, {runNow(one.array)}</span>}
           {one.started_at && <span>, began <Time at={one.started_at} /></span>}
           {one.wait && <span>, <Why wait={one.wait} /></span>}
           {one.open > 0 && !one.wait && <span>: {plural(one.open, "dependency", "dependencies")} not ended</span>}
@@ -167,6 +170,7 @@ function Elements({ id, name, array, states, failed }) {
     <section>
       <h2>{plural(array.elements, "element")}</h2>
       <Bar states={statesOf({ array, states })} isWordy />
+      {states.active > 0 && Number.isFinite(array.running) && <p>Of its elements, {runNow(array)}.</p>}
       <form class="filters" onSubmit={open}>
         <label>
           Position of an element, from 0

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import cytoscape from "cytoscape";
 import { theme } from "../theme.js";
 import { colourOf, counted, iconText, leading, wordOf } from "./states.jsx";
-import { cut, list, number, plural } from "./text.jsx";
+import { cut, list, number, plural, str } from "./text.jsx";
 
 const WIDE = 196;
 const HIGH = 52;
@@ -54,6 +54,14 @@ function words(group) {
     .slice(0, 2)
     .map(([state, count]) => `${number(count)} ${wordOf(state)}`)
     .join(", ");
+}
+
+/** What a box has no room for: all counts, and how many elements of an array run at this moment. */
+export function wholly(group) {
+  const counts = counted(statesOf(group)).map(([state, count]) => `${number(count)} ${wordOf(state)}`);
+  const { array } = group;
+  const now = array?.running !== undefined && group.states?.active ? `. Of ${plural(array.elements, "element")}, ${number(array.running)} ${array.running === 1 ? "runs" : "run"} now` : "";
+  return `${str(group.label ?? group.key)}: ${counts.join(", ")}${now}`;
 }
 
 const pictures = new Map();
@@ -237,8 +245,14 @@ export function Graph({ groups, path, selected, onOpen }) {
       pixelRatio: isLarge ? 1 : "auto",
     });
     cy.on("tap", "node", (event) => latest.current.onOpen(Number(event.target.id())));
-    cy.on("mouseover", "node", () => (container.current.style.cursor = "pointer"));
-    cy.on("mouseout", "node", () => (container.current.style.cursor = ""));
+    cy.on("mouseover", "node", (event) => {
+      container.current.style.cursor = "pointer";
+      container.current.title = wholly(latest.current.groups[Number(event.target.id())]);
+    });
+    cy.on("mouseout", "node", () => {
+      container.current.style.cursor = "";
+      container.current.title = "";
+    });
     cy.on("zoom", () => farOrNear(cy));
     show(cy, groups);
     farOrNear(cy);

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { link, nodeLink, route } from "../route.js";
 import { Bar } from "./bar.jsx";
-import { leadOf, statesOf, title } from "./graph.jsx";
+import { leadOf, statesOf, title, wholly } from "./graph.jsx";
 import { Icon, counted, wordOf } from "./states.jsx";
 import { Choice, Search } from "./table.jsx";
 import { cut, list, number, plural, str } from "./text.jsx";
@@ -59,7 +59,7 @@ function Entry({ id, group, groups, index, isCritical, isOpen, onOpen }) {
   };
   return (
     <li class={isOpen ? "current" : ""}>
-      <a href={href} onClick={open} aria-current={isOpen ? "true" : undefined} title={str(name)}>
+      <a href={href} onClick={open} aria-current={isOpen ? "true" : undefined} title={wholly(group)}>
         <Icon state={lead} />{cut(name, 44)}{many && ` ${many}`}
       </a>
       <span class="quiet">
