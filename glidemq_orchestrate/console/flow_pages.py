@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
+from glidemq_orchestrate.console.node_waits import waits_of_flow
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
 from glidemq_orchestrate.console.shown import time_text
 from glidemq_orchestrate.console.snapshot import Snapshot
@@ -179,6 +180,17 @@ async def failures(console: Shared, flow_id: Name) -> dict[str, Any]:
     for one in groups:
         one["examples"] = [example["node"] or example["job_id"] for example in one["examples"]]
     return {"groups": groups}
+
+
+@router.get("/flows/{flow_id}/waits", dependencies=GUARDED)
+async def waits(console: Shared, flow_id: Name) -> dict[str, Any]:
+    """What its nodes wait for that wait for no other nodes, by reason."""
+    view = await console.views.get(flow_id)
+    if view.status.state.is_terminal:
+        return {"waits": [], "looked": 0, "of": 0}
+    read = partial(waits_of_flow, view)
+    found: dict[str, Any] = await view.once("waits", read, within=PATIENCE_SECONDS)
+    return found
 
 
 @router.get("/flows/{flow_id}/timeline", dependencies=GUARDED)

@@ -25,10 +25,13 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.elements import summary_of
 from glidemq_orchestrate.flows.status import NodeStatus
+from glidemq_orchestrate.queues.failure_groups import cause_of
 from glidemq_orchestrate.queues.open_arrays import COUNTS
 
 router = APIRouter(dependencies=[Depends(check_signed_in), Depends(check_flow)])
 MAX_NAMED: Final = 20
+MAX_STEPS: Final = 20
+"""From a node that did not run to its cause."""
 LOG_LINES: Final = 200
 
 
@@ -82,6 +85,7 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
         "dependents": _dependents(view.snapshot, name),
         "element": await _element(flow, view.snapshot, name),
         "array": (array := await _array(flow, found)),
+        "cause": await _cause(flow, found),
         "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
         "handler": await handler_row(console, found.queue, found.job),
         **await waits_of(view, found),
@@ -125,6 +129,19 @@ async def _array(flow: AsyncFlow, node: NodeStatus) -> Mapping[str, int] | None:
     except (ConfigurationError, NodeNotFound):
         return None
     return {kind: getattr(counts, kind) for kind in COUNTS}
+
+
+async def _cause(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any] | None:
+    """The node that failed by itself, if this one did not run because of it."""
+    at = node
+    for _ in range(MAX_STEPS):
+        if not (name := cause_of(at)):
+            break
+        try:
+            at = await flow.node(name)
+        except NodeNotFound:
+            break
+    return None if at is node else {"name": at.name, "state": at.state, "reason": masked_line(at.reason)}
 
 
 async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a node waits for: its dependencies that have not ended, and what holds these, or itself, back."""
+"""What a flow or a node waits for: dependencies that have not ended, and what holds nodes back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.console.snapshots import FlowView
 from glidemq_orchestrate.flows.status import NodeStatus, Wait
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.shards import split_shard
 
 MAX_SHOWN: Final = 20
+MAX_LOOKED: Final = 200
+MAX_NAMED: Final = 5
+_HELD: Final = frozenset("wdu")
+"""The letters of nodes that wait for something else than other nodes."""
 
 
 async def waits_of(view: FlowView, node: NodeStatus) -> dict[str, Any]:
@@ -45,6 +50,35 @@ async def waits_of(view: FlowView, node: NodeStatus) -> dict[str, Any]:
         "held_by": [rows[name] for at in first if (name := snapshot.names[at]) in rows],
         "held_by_count": len(first),
     }
+
+
+async def waits_of_flow(view: FlowView) -> dict[str, Any]:
+    """What the nodes of a flow wait for that wait for no other nodes, by reason; of many, the first ones.
+
+    Returns:
+        ``waits``: the reasons, those that are not merely a turn first. ``looked``: at so many nodes, ``of``
+        so many.
+    """
+    flow, snapshot = view.flow, view.snapshot
+    idle = [
+        name for name, counts in (await view.once("arrays", view.arrays)).items() if not counts["running"]
+    ]
+    held = [name for name, letter in zip(snapshot.names, snapshot.letters, strict=True) if letter in _HELD]
+    names = [*idle, *held]
+    nodes = await flow.nodes(names[:MAX_LOOKED]) if names else []
+    by_name = {node.name: node for node in nodes}
+    found: dict[str, dict[str, Any]] = {}
+    for name, wait in (await flow.waits(nodes)).items():
+        row = wait_row(wait) or {}
+        queue = split_shard(by_name[name].queue)[0]
+        known = found.setdefault(row["reason"], {**row, "is_turn": wait.is_turn, "queue": queue, "nodes": []})
+        known["nodes"].append(name)
+        known["until"] = min(filter(None, (known["until"], row["until"])), default=None)
+    rows = sorted(found.values(), key=lambda row: (row["is_turn"], bool(row["until"]), -len(row["nodes"])))[
+        :MAX_SHOWN
+    ]
+    waits = [{**row, "count": len(row["nodes"]), "nodes": row["nodes"][:MAX_NAMED]} for row in rows]
+    return {"waits": waits, "looked": len(nodes), "of": len(names)}
 
 
 def wait_row(wait: Wait | None) -> dict[str, Any] | None:

@@ -166,7 +166,7 @@ def causes(nodes: Sequence[NodeStatus]) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in nodes:
         at, passed = node, {node.name}
-        while (before := by_name.get(_cause(at))) is not None and before.name not in passed:
+        while (before := by_name.get(cause_of(at))) is not None and before.name not in passed:
             at = before
             passed.add(at.name)
         if at is not node and at.state is JobState.FAILED:
@@ -174,7 +174,7 @@ def causes(nodes: Sequence[NodeStatus]) -> dict[str, str]:
     return found
 
 
-def _cause(node: NodeStatus) -> str:
+def cause_of(node: NodeStatus) -> str:
     """The node because of which it did not run; '' if it ran, or failed for a reason of its own."""
     if node.state not in (JobState.FAILED, JobState.SKIPPED):
         return ""
@@ -339,7 +339,7 @@ def failed_nodes(ref: FlowRef, group: str, limit: int) -> Op[list[str]]:
 
 def _read_nodes(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[list[_Failure]]:
     """The failed nodes among these, oldest first, without those that only failed because of another one."""
-    failed = [node for node in nodes if node.state is JobState.FAILED and not _cause(node)]
+    failed = [node for node in nodes if node.state is JobState.FAILED and not cause_of(node)]
     found: list[_Failure] = []
     for part in parts(failed):
         calls = [

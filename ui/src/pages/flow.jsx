@@ -11,7 +11,7 @@ import { Nodes } from "../parts/nodes.jsx";
 import { State, wordOf } from "../parts/states.jsx";
 import { Again, Loading, Pending, Problem } from "../parts/table.jsx";
 import { Copy, Labels, cut, list, number, plural, str } from "../parts/text.jsx";
-import { Lasted, Time } from "../parts/time.jsx";
+import { Lasted, Time, Why } from "../parts/time.jsx";
 import { Timeline } from "../parts/timeline.jsx";
 
 const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["errors", "Errors"]];
@@ -230,25 +230,46 @@ function RetryGroup({ id, group, after }) {
 function Wrong({ id, flow, groups, failures, more }) {
   const states = total(groups);
   const isIdle = flow.state === "running" && groups.length > 0 && !states.active;
-  const workers = useData(isIdle ? ["workers"] : null, {}, 15000);
-  const unserved = list(workers.data?.unserved);
-  const lonely = isIdle ? [...new Set(groups.map((one) => one.queue))].filter((queue) => unserved.includes(queue)) : [];
+  const held = useData(flow.state === "running" ? ["flows", id, "waits"] : null, {}, 10000).data;
+  const waits = list(held?.waits).filter((one) => isIdle || !one.is_turn);
+  const isUnserved = waits.some(({ reason }) => str(reason).startsWith("no live worker"));
   const causes = list(failures.data?.groups);
-  const isAlone = flow.state === "running" && flow.supervised === false && !lonely.length;
-  if (!flow.reason && !causes.length && !isIdle && !isAlone) return null;
-  const isBad = flow.state === "failed" || causes.length > 0 || lonely.length > 0;
+  const isAlone = flow.state === "running" && flow.supervised === false && !isUnserved;
+  if (!flow.reason && !causes.length && !isIdle && !isAlone && !waits.length) return null;
+  const isBad = flow.state === "failed" || causes.length > 0 || isUnserved;
+  const isWaiting = isIdle || isAlone || waits.length > 0;
   return (
     <section class={isBad ? "wrong bad" : "wrong"} aria-labelledby="wrong">
-      <h2 id="wrong">{flow.state === "failed" ? "Why it failed" : flow.state === "cancelled" ? "Why it ended" : isBad ? "What is wrong" : isIdle || isAlone ? "What it waits for" : "Reason"}</h2>
-      {lonely.map((queue) => (
-        <p key={queue}>No worker serves the queue <a href={queueLink(queue)}>{queue}</a>. Its nodes wait until one is started.</p>
-      ))}
+      <h2 id="wrong">{flow.state === "failed" ? "Why it failed" : flow.state === "cancelled" ? "Why it ended" : isBad ? "What is wrong" : isWaiting ? "What it waits for" : "Reason"}</h2>
       {isAlone && <p>Nobody supervises this flow: it does not go on after jobs that Node workers end. Start a Python worker, or glidemq supervise.</p>}
-      {isIdle && !lonely.length && <p>No node runs now. Open a waiting node to see what it waits for.</p>}
+      {isIdle && <p>No node runs now.</p>}
       {flow.reason && !causes.some((one) => str(flow.reason).endsWith(str(one.reason))) && <p class="reason">{cut(flow.reason, 800)}</p>}
       <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} more={more} />
+      <Held id={id} waits={waits} looked={held?.looked} of={held?.of} />
       {causes.length > 3 && <p><a href={flowLink(id, { view: "errors" })}>All {number(causes.length)} causes</a></p>}
     </section>
+  );
+}
+
+/** What holds nodes back, by reason, with some of them. */
+function Held({ id, waits, looked, of }) {
+  if (!waits.length) return null;
+  return (
+    <>
+      <ul class="waits" aria-label="What nodes wait for">
+        {waits.map((one) => (
+          <li key={one.reason}>
+            {plural(one.count, "node")} {one.count === 1 ? "waits" : "wait"}: <Why wait={one} />
+            {!one.until && <>{" ("}<a href={queueLink(str(one.queue))}>queue {str(one.queue)}</a>)</>}.{" "}
+            <span class="examples">
+              {list(one.nodes).map((name) => <a key={name} href={nodeLink(id, name)}>{cut(name, 60)}</a>)}
+              {one.count > list(one.nodes).length && <span class="quiet">and {number(one.count - list(one.nodes).length)} more</span>}
+            </span>
+          </li>
+        ))}
+      </ul>
+      {of > looked && <p class="quiet">Of {plural(of, "node")} that wait, the first {number(looked)} were looked at.</p>}
+    </>
   );
 }
 

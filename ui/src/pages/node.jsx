@@ -10,7 +10,7 @@ import { progressFacts, sparkLink } from "../parts/progress.jsx";
 import { State, wordOf } from "../parts/states.jsx";
 import { Pending, Problem, Table } from "../parts/table.jsx";
 import { Copy, Payload, cut, list, number, plural, str } from "../parts/text.jsx";
-import { Lasted, Time, duration, exactly, instant } from "../parts/time.jsx";
+import { Lasted, Time, Why, duration } from "../parts/time.jsx";
 
 const ENDED = ["completed", "failed", "skipped"];
 
@@ -71,6 +71,7 @@ export function Node({ id, name }) {
         <section class={node.state === "failed" ? "wrong bad" : "wrong"} aria-labelledby="reason">
           <h2 id="reason">{node.state === "failed" ? "Why it failed" : "Last error"}</h2>
           <pre class="reason" tabIndex="0" aria-label="Error">{str(node.reason)}</pre>
+          {node.cause && <p>The cause is <a href={nodeLink(id, node.cause.name)}>{cut(node.cause.name, 80)}</a> <State state={node.cause.state} />: <code>{cut(node.cause.reason, 600)}</code></p>}
           {node.ignored && <p>The flow ignores this failure.</p>}
         </section>
       )}
@@ -133,11 +134,6 @@ function Where({ node }) {
   const queue = str(node.queue);
   if (node.state === "group-waiting") return <a href={queueLink(queue, { view: "keys" })}>Ordering keys of {queue}</a>;
   return (["waiting", "prioritized"].includes(node.state) || node.array) && <a href={queueLink(queue)}>Queue {queue}</a>;
-}
-
-function Why({ wait }) {
-  const until = instant(wait.until);
-  return <>{until !== null && <>until {exactly(until)} (<Time at={wait.until} />): </>}{str(wait.reason)}</>;
 }
 
 /** How many elements of an array run at this moment. */

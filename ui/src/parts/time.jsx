@@ -37,6 +37,12 @@ export function Time({ at, none = "-" }) {
   return <time dateTime={at} title={`${exactly(time)} (${at})`}>{text}</time>;
 }
 
+/** Why something waits, and until when. */
+export function Why({ wait }) {
+  const until = instant(wait.until);
+  return <>{until !== null && <>until {exactly(until)} (<Time at={wait.until} />): </>}{String(wait.reason ?? "")}</>;
+}
+
 function short(seconds) {
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
