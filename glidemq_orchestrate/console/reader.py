@@ -12,6 +12,7 @@ from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import limits, listing
+from glidemq_orchestrate.queues.failure_groups import portable_node
 from glidemq_orchestrate.queues.ordering import OrderingKeys, ordering_keys
 from glidemq_orchestrate.wire.call import Op, ask, ask_all, command
 from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
@@ -19,7 +20,7 @@ from glidemq_orchestrate.wire.stored import number
 
 MAX_FAILED: Final = 10_000
 """Among so many failed jobs, nodes of flows are looked for."""
-_FAILED_FIELDS: Final[tuple[JobField, ...]] = ("state", "gmo:flow")
+_FAILED_FIELDS: Final[tuple[JobField, ...]] = ("state", "gmo:flow", "opts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,10 @@ class Reader(AsyncFacade):
                 for head in (yield from listing.each(pages.heads(keys, ids, _FAILED_FIELDS))):
                     if isinstance(head, ProtocolError) or head[0] != JobState.FAILED:
                         continue
-                    jobs, nodes = jobs + (head[1] is None), nodes + (head[1] is not None)
-                    if head[1]:
-                        flows[read_generation(head[1])[0]] = None
+                    flow = head[1] or portable_node(head[2] or "")[0]
+                    jobs, nodes = jobs + (not flow), nodes + bool(flow)
+                    if flow:
+                        flows[read_generation(flow)[0]] = None
             is_partial = is_partial or at is not None
         return FailedJobs(jobs, nodes, list(flows), total, is_partial)
 

@@ -260,14 +260,19 @@ def _read(queue: QueueKeys, job_ids: Sequence[str]) -> Op[list[_Failure]]:
 
 def _failure(queue: QueueKeys, job_id: str, row: Sequence[str | None]) -> _Failure | None:
     state, reason, finished, named, flow, node, options = (value or "" for value in row)
-    if not flow and '"gmo"' in options:  # a node on the portable path
-        flow, node = RunOptions.from_wire(options).portable or ("", "")
+    if not flow:
+        flow, node = portable_node(options)
     if state != JobState.FAILED or (flow and reason.startswith(CONSEQUENCES)):
         return None
     flow_id = read_generation(flow)[0] if flow else None
     text = _sample_text(readable(reason))
     sample = FailureSample(JobId(job_id), queue.queue, text, moment(finished), flow_id, node or None)
     return _Failure(group_of(reason, named, finished), sample, flow)
+
+
+def portable_node(options: str) -> tuple[str, str]:
+    """From its options, the stored id of the flow and the name of a node on the portable path; else ''."""
+    return ('"gmo"' in options and RunOptions.from_wire(options).portable) or ("", "")
 
 
 def _sample_text(reason: str) -> str:

@@ -17,7 +17,7 @@ local function retry(prefix, job_id, now)
     return 'missing'
   elseif job.state ~= 'failed' then
     return job.state or 'missing'
-  elseif redis.call('HEXISTS', key, 'gmo:flow') == 1 then
+  elseif redis.call('HEXISTS', key, 'gmo:flow') == 1 or L.jobs.is_portable(redis.call('HGET', key, 'opts')) then
     return 'flow'
   elseif L.messages.retry({ prefix = prefix, stream = prefix .. 'stream', now = now }, job_id) then
     return 'retried'

@@ -120,6 +120,7 @@ def failed_jobs_and_nodes(
     worker.stop()
 
 
+@pytest.mark.usefixtures("path")
 def test_what_a_retry_of_the_failed_jobs_does_is_said_before(  # noqa: PLR0917  fixtures
     console: TestClient,
     queue: Queue,

@@ -16,7 +16,7 @@ from glidemq_orchestrate import (
     Queue,
     Unrecoverable,
 )
-from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, JobStateConflict
 from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
@@ -247,6 +247,10 @@ def test_the_failures_of_a_flow_say_what_each_holds_back(
     (group, _) = found.failures()
     assert [(one.node, one.flow_id, one.reason) for one in group.samples] == [("a", "f", "ValueError: x")]
     assert queue.retry_failures("ValueError") == 0, "nodes are retried with their flow"
+    assert queue.retry_failed() == 0
+    with pytest.raises(JobStateConflict):
+        queue.retry(found.node("a").job_id)
+    assert shown(found.failures()) == expected
 
 
 def test_a_group_of_nodes_is_run_again_with_what_it_held_back(
