@@ -134,12 +134,15 @@ async def jobs(  # noqa: PLR0913, PLR0917  its filters
     cursor: Annotated[int, Query(ge=0)] = 0,
     tag: str = "",
 ) -> dict[str, Any]:
-    """Jobs of a queue in a state, or with a tag."""
+    """Jobs of a queue in a state, or with a tag; of those that have ended, the last ones first."""
     queue = console.client.queue(name)
     if tag:
         found = await queue.tagged(tag, offset=cursor, limit=limit, exclude_data=True)
     else:
-        found = await queue.get_jobs(state, offset=cursor, limit=limit, exclude_data=True)
+        is_over = state in (JobState.COMPLETED, JobState.FAILED)
+        found = await queue.get_jobs(
+            state, offset=cursor, limit=limit, exclude_data=True, newest_first=is_over
+        )
     return {"jobs": [job_row(job) for job in found], "next": cursor + limit if len(found) == limit else None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,8 @@ def test_a_group_of_failed_nodes_is_retried_by_clicking(
     flow = two_causes(flows, run_worker, broken)
     page = look("#/flows/f?view=errors")
     disk = page.get_by_role("listitem").filter(has_text="no disk").last
+    expect(disk).to_contain_text("They hold back 2 more nodes.")
+    expect(disk.get_by_role("link", name="and 1 more")).to_have_attribute("href", re.compile("state=failed"))
     broken.is_mended.set()
     disk.get_by_role("button", name="Retry this group").click()
     dialog = page.get_by_role("dialog")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -165,3 +166,27 @@ def test_a_queue_says_what_its_retry_does_and_counts_what_is_held_back(
     page.get_by_role("button", name="Retry failed jobs").click()
     expect(dialog).to_contain_text("No job runs again.")
     expect(dialog.get_by_role("button")).to_have_text(["Close"])
+
+
+def test_jobs_that_have_ended_are_listed_last_first_with_their_nodes(
+    queue: Queue,
+    flows: FlowProducer,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    look: Callable[..., Page],
+) -> None:
+    failed_jobs_and_nodes(queue, flows, run_worker, eventually)
+    last = queue.add("fails")
+    run_worker(["etl"], {"fails": fails})
+    eventually(lambda: queue.counts()[JobState.FAILED] == 7, 20)
+    page = look("#/queues/etl")
+    failures = page.get_by_role("region", name="Failures by cause")
+    failures.get_by_role("link", name=re.compile("and [0-9] more")).click()
+    expect(page.locator("main")).to_contain_text("Those that ended last come first.")
+    rows = page.get_by_role("region", name="Jobs").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text(last)
+    page.get_by_role("link", name="g/1", exact=True).first.click()
+    expect(page.locator("h1")).to_contain_text("failed")
+    page.go_back()
+    page.get_by_role("link", name="held back", exact=True).first.click()
+    expect(page.locator("h1")).to_contain_text("held back")

@@ -244,7 +244,7 @@ function Wrong({ id, flow, groups, failures, more }) {
       {isAlone && <p>Nobody supervises this flow: it does not go on after jobs that Node workers end. Start a Python worker, or glidemq supervise.</p>}
       {isIdle && <p>No node runs now.</p>}
       {flow.reason && !causes.some((one) => str(flow.reason).endsWith(str(one.reason))) && <p class="reason">{cut(flow.reason, 800)}</p>}
-      <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} more={more} />
+      <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} more={more} rest={flowLink(id, { view: "nodes", state: "failed" })} />
       <Held id={id} waits={waits} looked={held?.looked} of={held?.of} />
       {causes.length > 3 && <p><a href={flowLink(id, { view: "errors" })}>All {number(causes.length)} causes</a></p>}
     </section>
@@ -307,7 +307,7 @@ function Errors({ id, source, flow, more }) {
     <section>
       <h2>Errors by cause</h2>
       <Problem error={source.error} />
-      {found.length > 0 && <Failures groups={found} href={(name) => nodeLink(id, name)} more={more} />}
+      {found.length > 0 && <Failures groups={found} href={(name) => nodeLink(id, name)} more={more} rest={flowLink(id, { view: "nodes", state: "failed" })} />}
       {!found.length && !source.error && (flow.failed > 0 && !source.data ? <Loading reading={source.reading} /> : <p class="quiet">No node has failed by itself.</p>)}
       {flow.failed > 0 && <p><a href={flowLink(id, { view: "nodes", state: "failed" })}>All {number(flow.failed)} failed nodes</a></p>}
     </section>

@@ -16,6 +16,7 @@ import { WorkerTable } from "./workers.jsx";
 const JOB_STATES = ["waiting", "active", "delayed", "prioritized", "waiting-children", "group-waiting", "suspended", "failed", "completed"];
 const VIEWS = [["", "Overview"], ["jobs", "Jobs"], ["keys", "Ordering keys"], ["tags", "Tags"], ["tracked", "Tracked"], ["statistics", "Statistics"]];
 const MOST_RETRIED = 1000;
+const NEWEST = ["failed", "completed"];
 
 export function Queue({ name }) {
   const source = useData(["queues", name]);
@@ -64,7 +65,7 @@ function Overview({ name, queue, reload }) {
       {list(queue.failures).length > 0 && (
         <section class="wrong bad" aria-labelledby="failures">
           <h2 id="failures">Failures by cause</h2>
-          <Failures groups={queue.failures} noun="job" href={(one) => jobHref(name, one)} more={(group) => <RetryGroup {...{ name, group, reload }} />} />
+          <Failures groups={queue.failures} noun="job" href={(one) => jobHref(name, one)} rest={queueLink(name, { view: "jobs", state: "failed" })} more={(group) => <RetryGroup {...{ name, group, reload }} />} />
           {queue.failures_are_partial && <p class="quiet">Only the last failures were read: there may be more.</p>}
         </section>
       )}
@@ -171,12 +172,18 @@ function Jobs({ name }) {
         <Search label="Tag" value={tag} hint="Exactly this tag" onChange={(text) => setParams({ view: "jobs", tag: text, cursor: "" })} />
       </div>
       <Problem error={source.error} />
+      {NEWEST.includes(state) && !tag && <p class="quiet">Those that ended last come first.</p>}
       {source.data && (
         <Table label="Jobs" rows={list(source.data.jobs)} keyOf={(job) => job.id} isLoading={source.isLoading} none="There are no such jobs." columns={[
           ["State", (job) => <State state={job.state} />],
           ["Id", (job) => <a href={jobHref(name, { ...job, job_id: job.id })}><Short text={job.id} size={40} /></a>],
           ["Job", (job) => <Short text={job.name} size={50} />],
-          ["Flow", (job) => job.flow_id && <a href={flowLink(job.flow_id)}>{cut(job.flow_id, 40)}</a>],
+          ["Flow and node", (job) => job.flow_id && (
+            <>
+              <a href={flowLink(job.flow_id)}>{cut(job.flow_id, 40)}</a>
+              {job.node && <>{" / "}<a href={nodeLink(job.flow_id, job.node)}>{cut(job.node, 40)}</a></>}
+            </>
+          )],
           ["Attempts", (job) => number(job.attempts), "number"],
           ["Created", (job) => <Time at={job.created_at} />],
           ["Ran", (job) => (job.started_at ? <Lasted from={job.started_at} to={job.finished_at} /> : "-")],

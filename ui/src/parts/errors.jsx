@@ -2,7 +2,11 @@
 import { Time } from "./time.jsx";
 import { cut, list, number, plural, str } from "./text.jsx";
 
-export function Failures({ groups, href, limit = Infinity, noun = "node", more = null }) {
+const Rest = ({ href, count }) =>
+  href ? <a href={href}>and {number(count)} more</a> : <span class="quiet">and {number(count)} more</span>;
+
+/** `href` leads to an example, `rest` to where the others are. */
+export function Failures({ groups, href, limit = Infinity, noun = "node", more = null, rest = null }) {
   const found = list(groups);
   return (
     <ol class="failures">
@@ -13,7 +17,7 @@ export function Failures({ groups, href, limit = Infinity, noun = "node", more =
             <strong>{plural(group.count, noun)}</strong>
             {", first "}<Time at={group.first_at} />{", last "}<Time at={group.last_at} />
             {group.held_back > 0 && (
-              <span class="s-failed">. It holds back {plural(group.held_back, "more node")}</span>
+              <span class="s-failed">. {group.count === 1 ? "It holds" : "They hold"} back {plural(group.held_back, "more node")}</span>
             )}
             .
           </p>
@@ -23,7 +27,7 @@ export function Failures({ groups, href, limit = Infinity, noun = "node", more =
               return <a key={name} href={href(one)} title={name}>{cut(name, 60)}</a>;
             })}
             {href && list(group.examples).length > 0 && group.count > Math.min(5, list(group.examples).length) && (
-              <span class="quiet">and {number(group.count - Math.min(5, list(group.examples).length))} more</span>
+              <Rest href={rest} count={group.count - Math.min(5, list(group.examples).length)} />
             )}
             {more?.(group)}
           </p>
