@@ -138,7 +138,7 @@ def test_the_page_leads_to_what_a_node_waits_for(
     waits.get_by_role("link", name="score").click()
     expect(page.locator("h1")).to_contain_text("score")
     expect(waits).to_contain_text("queue etl is paused")
-    expect(waits.get_by_role("link", name="Queue etl")).to_be_visible()
+    expect(waits.get_by_role("link", name="queue etl")).to_be_visible()
     queue.resume()
     expect(page.locator("h1")).to_contain_text("completed")
     expect(waits).to_be_hidden()

@@ -190,3 +190,12 @@ def test_jobs_that_have_ended_are_listed_last_first_with_their_nodes(
     page.go_back()
     page.get_by_role("link", name="held back", exact=True).first.click()
     expect(page.locator("h1")).to_contain_text("held back")
+
+
+def test_a_queue_of_which_only_arrays_wait_says_that_nobody_serves_it(
+    flows: FlowProducer, look: Callable[..., Page]
+) -> None:
+    flows.submit(FlowSpec("n", [ArrayNode("score", over=range(9), queue="etl")]), flow_id="f")
+    page = look("#/queues/etl")
+    expect(page.locator("main")).to_contain_text("And 1 open array: 0 elements running, 9 waiting")
+    expect(page.locator("main")).to_contain_text("No worker serves this queue. Its jobs wait")

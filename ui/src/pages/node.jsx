@@ -116,7 +116,7 @@ function Waits({ id, node }) {
   return (
     <section class="wrong" aria-labelledby="wait">
       <h2 id="wait">What it waits for</h2>
-      {node.wait && <p><Why wait={node.wait} /> <Where node={node} /></p>}
+      {node.wait && <p class="sentence"><Why wait={node.wait} /><Where node={node} />.</p>}
       {isDue && <p>Its dependencies have ended. Workers and supervisors of the queues of its flow let it start.</p>}
       {open.length > 0 && (
         <>
@@ -132,8 +132,8 @@ function Waits({ id, node }) {
 /** The limits or the pause that hold it back are on other pages. */
 function Where({ node }) {
   const queue = str(node.queue);
-  if (node.state === "group-waiting") return <a href={queueLink(queue, { view: "keys" })}>Ordering keys of {queue}</a>;
-  return (["waiting", "prioritized"].includes(node.state) || node.array) && <a href={queueLink(queue)}>Queue {queue}</a>;
+  if (node.state === "group-waiting") return <>{" ("}<a href={queueLink(queue, { view: "keys" })}>ordering keys of {queue}</a>)</>;
+  return (["waiting", "prioritized"].includes(node.state) || node.array) && <>{" ("}<a href={queueLink(queue)}>queue {queue}</a>)</>;
 }
 
 /** How many elements of an array run at this moment. */

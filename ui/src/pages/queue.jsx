@@ -30,7 +30,7 @@ export function Queue({ name }) {
   const { elements } = queue;
   const { view: asked, state, tag } = route.value.params;
   const view = VIEWS.some(([key]) => key === asked) ? asked : state || tag ? "jobs" : "";
-  const waits = counted(counts).some(([one]) => ["waiting", "prioritized"].includes(one));
+  const waits = counted(counts).some(([one]) => ["waiting", "prioritized"].includes(one)) || elements?.waiting > 0;
   return (
     <>
       <header class="head">
