@@ -181,6 +181,7 @@ bench: setup  ## Measure on this machine, next to BullMQ, Celery, seven more lib
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.library
 	$(BIN)/python -m benchmarks.chasquimq
+	$(BIN)/python -m benchmarks.floor
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.elements

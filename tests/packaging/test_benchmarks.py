@@ -114,6 +114,13 @@ def test_tags_and_histories_are_compared_with_a_job_without_options() -> None:
 
 
 @pytest.mark.long
+def test_the_commands_alone_cost_less_than_the_library() -> None:
+    rows = quick("floor")
+    assert len(rows) == 2
+    assert all(0 < row["commands alone"] < row["ours"] for row in rows)
+
+
+@pytest.mark.long
 def test_an_array_is_measured_with_both_kinds_of_handlers() -> None:
     command = ["-m", "benchmarks.elements", "--elements", "2000", "--rounds", "1", "--only", "glidemq"]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True, cwd=ROOT)
