@@ -245,7 +245,7 @@ class Feed:
         if lane.flight is not None:
             self._release(lane.flight)
             self._outbox = [*lane.flight.unsent, *self._outbox]
-        self._woken.set()
+        self.wake()
 
     def _next(self, others: int) -> Flight | None:
         """The next call beside ``others`` calls under way; None if there should be none now."""
