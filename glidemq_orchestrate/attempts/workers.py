@@ -86,6 +86,11 @@ class WorkerInfo:
         """Whether its registration is overdue: it was lost, or is slow."""
         return self.silent >= timedelta(milliseconds=LOST_MS)
 
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether it runs jobs of the queue, unlike the worker of a subscription."""
+        return self.subscription is None
+
 
 @dataclass(frozen=True, slots=True)
 class LostWorker:
@@ -123,7 +128,7 @@ def _heard(worker: WorkerInfo, at_ms: int, now_ms: int) -> WorkerInfo:
 def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
     """The lost Python workers that still hold jobs of the stream by their leases.
 
-    Broadcast workers do not register: they are visible only while they hold messages.
+    Broadcast workers are not listed: they are visible only while they hold messages.
     """
     until = yield from ask(registry.registered_until(queue, now_ms))
     alive = {name for name, at in until.items() if now_ms - (at - REGISTERED_MS) < LOST_MS}

@@ -192,7 +192,7 @@ class Scraper(AsyncFacade):
             queue.dead_letter_queue(),
             self._run(self._gauges_of(QueueKeys(self._prefix, name))),
         )
-        row.workers = len(workers)
+        row.workers = sum(worker.runs_jobs for worker in workers)
         return row
 
     async def _read_flows(self) -> dict[tuple[str, str], int]:

@@ -55,7 +55,7 @@ async def queues(console: Shared) -> dict[str, Any]:
             "paused": is_paused,
             "counts": _counts(counts.with_elements()),
             "at_least": sorted(counts.at_least),
-            "workers": len(workers),
+            "workers": sum(worker.runs_jobs for worker in workers),
         }
 
     return {"queues": await for_each(await console.queues(), read)}
@@ -229,7 +229,7 @@ async def workers(console: Shared) -> dict[str, Any]:
         waits = sum(
             total.get(state, 0) for state in (JobState.WAITING, JobState.DELAYED, JobState.PRIORITIZED)
         )
-        if waits and not found:
+        if waits and not any(worker.runs_jobs for worker in found):
             unserved.append(name)
         for worker in found:
             row = rows.setdefault(worker.id, _worker_row(worker, []))

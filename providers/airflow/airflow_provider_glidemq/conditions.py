@@ -32,10 +32,10 @@ class QueueState:
     @classmethod
     def of(cls, counts: Mapping[JobState, int], is_paused: bool, workers: Sequence[WorkerInfo]) -> QueueState:  # noqa: FBT001
         """The state from the values that a queue client reads."""
-        lists = [worker.handlers for worker in workers]
+        lists = [worker.handlers for worker in workers if worker.runs_jobs]
         handlers = {name for names in lists for name in names or ()}
         known = None if None in lists else frozenset(handlers)
-        return cls({state.value: count for state, count in counts.items()}, is_paused, len(workers), known)
+        return cls({state.value: count for state, count in counts.items()}, is_paused, len(lists), known)
 
     @property
     def is_unknown(self) -> bool:

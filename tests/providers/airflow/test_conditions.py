@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -94,3 +95,5 @@ def test_a_worker_that_does_not_tell_its_handlers_has_them_all() -> None:
     assert QueueState.of(counts, False, [worker(("a",)), worker(("b", "a"))]).handlers == frozenset("ab")
     assert QueueState.of(counts, False, [worker(("a",)), worker(None)]).handlers is None
     assert QueueState.of(counts, False, []) == state(waiting=2)
+    of_a_subscription = replace(worker(()), subscription="all")
+    assert QueueState.of(counts, False, [of_a_subscription]) == state(waiting=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate import Context, Flow, FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate import Context, Flow, FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.clients.broadcast import Broadcast
 from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
 from tests.server.console.conftest import SECRET, work
@@ -87,6 +87,17 @@ def test_the_code_of_a_message_is_that_of_its_subscriptions(
         rows = {row["subscription"]: row for row in get(console, "/api/workers")["workers"]}
         assert rows["billing"]["code"]["billing"] | place_of(work) == rows["billing"]["code"]["billing"]
         assert (rows["audit"]["handlers"], rows["audit"]["kind"]) == ([], "Python")
+
+
+def test_a_subscription_serves_no_jobs(console: TestClient, url: str, eventually: Eventually) -> None:
+    with Queue("news", url) as queue, BroadcastWorker("news", work, url, subscription="all").running():
+        (found,) = eventually(queue.workers)
+        assert not found.runs_jobs
+        queue.add("waits", options=JobOptions(priority=1))
+        assert eventually(lambda: get(console, "/api/workers")["unserved"]) == ["news"]
+        (row,) = get(console, "/api/queues")["queues"]
+        assert (row["name"], row["workers"]) == ("news", 0)
+        assert 'glidemq_queue_workers{queue="news"} 0.0' in console.get("/metrics").text
 
 
 def test_a_handler_that_nobody_serves_or_nobody_tells_of_is_shown_as_such(
