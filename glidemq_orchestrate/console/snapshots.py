@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -14,6 +13,7 @@ from glidemq_orchestrate.clients.flows import AsyncFlow
 from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.flows import graph
 from glidemq_orchestrate.flows.status import FlowStatus
+from glidemq_orchestrate.foundation.collector import paused_collector
 from glidemq_orchestrate.queues.open_arrays import counts_of_arrays
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -167,18 +167,9 @@ async def _kept(read: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
 
 
 def snapshot_of(stored: graph.StoredNodes) -> Snapshot:
-    """The snapshot of a flow.
-
-    It makes many objects and no garbage, but the collector would look at all of them again and again: a
-    quarter of the time.
-    """
-    is_collecting = gc.isenabled()
-    gc.disable()
-    try:
+    """The snapshot of a flow."""
+    with paused_collector():
         return Snapshot(graph.graph_of(stored))
-    finally:
-        if is_collecting:
-            gc.enable()
 
 
 class FlowViews:

@@ -24,6 +24,7 @@ from glidemq_orchestrate.flows.dependencies import (
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import ArrayNode, FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
+from glidemq_orchestrate.foundation.collector import paused_collector
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.texts import described
@@ -166,7 +167,8 @@ def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
         EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
     """
     try:
-        return _checked(spec, is_part=is_part)
+        with paused_collector():
+            return _checked(spec, is_part=is_part)
     except EXPLAINABLE as exc:
         _explain(spec, exc)
         raise
