@@ -1,5 +1,6 @@
 #!lua name=benchmark_floor
--- The commands that the format needs for a job, and nothing else: no check, no repeat, no limits, no flow's end.
+-- The commands that the format needs for a job without options, and nothing else: what it has to read is not acted on,
+-- and there are no repeats, no limits and no ends of flows.
 
 local function stage(keys, args)
   local prefix, refs, rows, model = keys[1], {}, {}, nil
@@ -36,7 +37,8 @@ local function finish(prefix, now, args)
   local ended, entries = {}, {}
   for at = 4, #args, 3 do
     local id, result, key = args[at], args[at + 2], prefix .. 'job:' .. args[at]
-    local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn')
+    local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingKey', 'parentId', 'gmo:flow',
+      'gmo:home', 'gmo:node', 'gmo:grows', 'gmo:messages', 'gmo:published', 'gmo:repeats', 'gmo:history', 'gmo:slice')
     if v[1] == 'active' and v[2] == args[2] then
       redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', now)
       redis.call('XADD', prefix .. 'events', '*', 'event', 'completed', 'jobId', id, 'returnvalue', result)
@@ -58,7 +60,9 @@ local function turn(keys, args)
   local reply = redis.call('XREADGROUP', 'GROUP', 'workers', 'w', 'COUNT', args[3], 'STREAMS', stream, '>')
   for i, entry in ipairs(reply and reply[1][2] or {}) do
     local id, key = entry[2][2], prefix .. 'job:' .. entry[2][2]
-    local v = redis.call('HMGET', key, 'name', 'data', 'opts', 'attemptsMade', 'state')
+    redis.call('HLEN', key)
+    local v = redis.call('HMGET', key, 'name', 'data', 'opts', 'attemptsMade', 'state', 'priority', 'id', 'timestamp',
+      'delay', 'maxAttempts')
     redis.call('HSET', key, 'state', 'active', 'processedOn', now, 'lastActive', now, 'gmo:token', token, 'gmo:entry',
       entry[1], 'gmo:epoch', now)
     rows[i] = { id, entry[1], v[1], v[2], v[3], v[4] }

@@ -1,8 +1,9 @@
 """How near the server comes to the least that the format costs: ``python -m benchmarks.floor [--json]``.
 
-``floor.lua`` has only the commands that a job needs in the format of glide-mq, and in ours for nodes: no
-checks, no repeats, no limits. Its calls are as large as ours. The figures are the processor time of the
-server's main thread per job, the best of some rounds, each on a new server, since noise only ever adds.
+``floor.lua`` has only the commands that a job needs in the format of glide-mq, and in ours for nodes: it
+reads what a job may have, but acts on nothing, and knows no repeats and no limits. Its calls are as large as
+ours. The figures are the processor time of the server's main thread per job, the best of some rounds, each on
+a new server, since noise only ever adds.
 """
 
 from __future__ import annotations
