@@ -363,6 +363,7 @@ def test_a_section_that_does_not_add_up_fails_the_report() -> None:
         check_totals(rows, 3)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_a_location_that_cannot_work_is_named(make_run: MakeRun, subtests: pytest.Subtests) -> None:
     for location, expected in WRONG_LOCATIONS:

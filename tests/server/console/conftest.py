@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from glidemq_orchestrate import Context, Flow, FlowNode, FlowProducer, FlowSpec
@@ -68,8 +70,9 @@ def failed(flows: FlowProducer, run_worker: RunWorker) -> Flow:
 # --- a browser ---
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One for the tests of a module, none of which may be async: its loop runs in their thread."""
     from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415  unit tests do without it
 
     expect.set_options(timeout=SECONDS)
@@ -79,6 +82,34 @@ def browser() -> Iterator[Browser]:
         made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield made
         made.close()
+
+
+class Served:
+    """The console at a port of this process, which ``glidemq ui`` serves in one of its own."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        import uvicorn  # noqa: PLC0415  unit tests do without it
+
+        from glidemq_orchestrate.console import create_app  # noqa: PLC0415
+
+        app = create_app(url, **options)
+        config = uvicorn.Config(app, port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=2)
+        listening = config.bind_socket()
+        listening.listen(128)  # a request that comes before the server runs waits for it
+        self.base = "http://{}:{}".format(*listening.getsockname())
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]})
+        self._thread.start()
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        """What it answers."""
+        return httpx.get(f"{self.base}{path}", timeout=30, **options)
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._server.should_exit = True
+        self._thread.join(10)
+        assert not self._thread.is_alive()
 
 
 class Looked:
@@ -100,25 +131,34 @@ class Looked:
 
 
 @pytest.fixture
-def look(browser: Browser, url: str) -> Iterator[Callable[..., Page]]:
-    """Opens a view of the console at the server of the test."""
-    from tests.server.console.test_live import Ui  # noqa: PLC0415  it needs what unit tests do without
+def serve() -> Iterator[Callable[..., Served]]:
+    """Serves the console of a server."""
+    served: list[Served] = []
 
-    uis: list[Ui] = []
+    def start(url: str, **options: Any) -> Served:
+        served.append(Served(url, **options))
+        return served[-1]
+
+    yield start
+    for one in served:
+        one.stop()
+
+
+@pytest.fixture
+def look(browser: Browser, url: str, serve: Callable[..., Served]) -> Iterator[Callable[..., Page]]:
+    """Opens a view of the console at the server of the test."""
     looked: list[Looked] = []
 
-    def open_(view: str = "", *options: str, **context: Any) -> Page:
-        uis.append(Ui(url, *options))
+    def open_(view: str = "", *, token: str = "", read_only: bool = False, **context: Any) -> Page:
+        served = serve(url, token=token, read_only=read_only)
         made = Looked(
             browser.new_context(bypass_csp=bool(context.pop("with_axe", False)), **context).new_page()
         )
         looked.append(made)
-        made.page.goto(f"{uis[-1].base}/{view}")
+        made.page.goto(f"{served.base}/{view}")
         return made.page
 
     yield open_
     for one in looked:
         one.page.context.close()
-    for ui in uis:
-        ui.stop()
     assert [one.complaints for one in looked] == [[] for _ in looked]

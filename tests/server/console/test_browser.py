@@ -180,7 +180,7 @@ def test_payloads_are_text(flows: FlowProducer, look: Callable[..., Page]) -> No
 def test_an_unknown_flow_and_a_wrong_token_say_so(look: Callable[..., Page]) -> None:
     page = look("#/flows/no-such-flow")
     expect(page.locator("main")).to_contain_text("no flow no-such-flow")
-    page = look("#/flows", "--token", "right")
+    page = look("#/flows", token="right")
     field = page.get_by_label(re.compile("token", re.IGNORECASE))
     field.fill("wrong")
     field.press("Enter")
@@ -210,7 +210,7 @@ def test_a_slash_focuses_the_search(failed: Flow, look: Callable[..., Page]) -> 
 
 
 def test_a_read_only_console_offers_no_changes(failed: Flow, look: Callable[..., Page]) -> None:
-    page = look("#/flows/night%2F1", "--read-only")
+    page = look("#/flows/night%2F1", read_only=True)
     expect(page.locator("h1")).to_contain_text("failed")
     expect(page.get_by_role("button", name=re.compile("Retry|Restart|Cancel"))).to_have_count(0)
 

@@ -116,7 +116,7 @@ def test_a_read_only_flow_page_retries_no_group(
     open_console: Callable[..., TestClient],
 ) -> None:
     two_causes(flows, run_worker, Broken())
-    page = look("#/flows/f?view=errors", "--read-only")
+    page = look("#/flows/f?view=errors", read_only=True)
     expect(page.locator("main")).to_contain_text("no disk")
     expect(page.get_by_role("button", name="Retry")).to_have_count(0)
     console = open_console(read_only=True)

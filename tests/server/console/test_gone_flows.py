@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
@@ -75,6 +76,7 @@ def test_a_deleted_flow_says_so_and_is_shown_when_it_is_there_again(
     expect(page.locator("h1")).to_contain_text("cancelled")
 
 
+@pytest.mark.long
 def test_an_unknown_flow_is_shown_when_it_is_submitted(
     flows: FlowProducer, look: Callable[..., Page]
 ) -> None:

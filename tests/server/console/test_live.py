@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
     from tests.conftest import Eventually, RunWorker
+    from tests.server.console.conftest import Served
 
 
 class Ui:
@@ -83,7 +84,7 @@ def fan_out(count: int) -> FlowSpec:
 
 
 def test_changes_arrive_until_the_flow_has_ended(
-    flows: FlowProducer, run_worker: RunWorker, url: str, start_ui: Callable[..., Ui]
+    flows: FlowProducer, run_worker: RunWorker, url: str, serve: Callable[..., Served]
 ) -> None:
     go_on = threading.Event()
 
@@ -92,7 +93,7 @@ def test_changes_arrive_until_the_flow_has_ended(
             assert go_on.wait(60)
 
     flows.submit(fan_out(8), flow_id="f")
-    ui = start_ui(url)
+    ui = serve(url)
     seen: list[tuple[str, Any]] = []
     for kind, data in changes(ui.base, "f"):
         if not seen:
@@ -108,7 +109,7 @@ def test_changes_arrive_until_the_flow_has_ended(
 
 
 def test_the_elements_of_an_array_are_counted_while_it_runs(
-    flows: FlowProducer, run_worker: RunWorker, url: str, start_ui: Callable[..., Ui]
+    flows: FlowProducer, run_worker: RunWorker, url: str, serve: Callable[..., Served]
 ) -> None:
     go_on = threading.Event()
 
@@ -121,7 +122,7 @@ def test_the_elements_of_an_array_are_counted_while_it_runs(
 
     array = ArrayNode("score", over=range(1_000), queue="etl", max_failed=5)
     flows.submit(FlowSpec("n", [array, FlowNode("end", queue="etl", after=["score"])]), flow_id="f")
-    ui = start_ui(url)
+    ui = serve(url)
     counts: list[dict[str, int]] = []
     for kind, data in changes(ui.base, "f"):
         if kind == "change" and not counts and not go_on.is_set():
@@ -134,7 +135,7 @@ def test_the_elements_of_an_array_are_counted_while_it_runs(
 
 
 def test_what_an_array_counted_before_it_failed_is_told(
-    flows: FlowProducer, run_worker: RunWorker, url: str, start_ui: Callable[..., Ui]
+    flows: FlowProducer, run_worker: RunWorker, url: str, serve: Callable[..., Served]
 ) -> None:
     def score(ctx: Context) -> int:
         time.sleep(0.05)
@@ -144,7 +145,7 @@ def test_what_an_array_counted_before_it_failed_is_told(
 
     array = ArrayNode("score", over=range(100), queue="etl", max_failed=3)
     flows.submit(FlowSpec("n", [array, FlowNode("other", queue="nobody")]), flow_id="f")
-    ui = start_ui(url)
+    ui = serve(url)
     counts: list[dict[str, int]] = []
     stream = changes(ui.base, "f")
     for _, data in stream:
@@ -192,10 +193,10 @@ async def test_a_stream_without_changes_says_that_it_is_there(
 
 
 def test_many_who_look_cost_what_one_costs(
-    flows: FlowProducer, redis_client: Any, url: str, start_ui: Callable[..., Ui], eventually: Eventually
+    flows: FlowProducer, redis_client: Any, url: str, serve: Callable[..., Served], eventually: Eventually
 ) -> None:
     flows.submit(fan_out(50), flow_id="f")
-    ui = start_ui(url)
+    ui = serve(url)
     ui.get("/api/flows/f").raise_for_status()
 
     def watch() -> None:
@@ -216,10 +217,10 @@ def test_many_who_look_cost_what_one_costs(
 
 
 def test_many_who_read_a_flow_cost_what_one_costs(
-    flows: FlowProducer, redis_client: Any, url: str, start_ui: Callable[..., Ui]
+    flows: FlowProducer, redis_client: Any, url: str, serve: Callable[..., Served]
 ) -> None:
     flows.submit(fan_out(2_000), flow_id="f")
-    ui = start_ui(url)
+    ui = serve(url)
     ui.get("/api/flows/f").raise_for_status()
     for what in ("/timeline", "/failures"):
 
@@ -268,11 +269,11 @@ def test_it_goes_on_when_the_server_is_back(tmp_path: Any, start_ui: Callable[..
 
 
 def test_who_looks_at_a_flow_is_told_that_the_server_is_away_and_back(
-    tmp_path: Any, start_ui: Callable[..., Ui]
+    tmp_path: Any, serve: Callable[..., Served]
 ) -> None:
     with EmbeddedServer(data_dir=tmp_path) as server, FlowProducer(server.url) as flows:
         flows.submit(fan_out(3), flow_id="f")
-        ui, port = start_ui(server.url), int(server.url.rpartition(":")[2])
+        ui, port = serve(server.url), int(server.url.rpartition(":")[2])
         told = changes(ui.base, "f")
         assert next(told)[0] == "change"
     while (kind := next(told)[0]) == "change":
@@ -284,10 +285,10 @@ def test_who_looks_at_a_flow_is_told_that_the_server_is_away_and_back(
 
 
 def test_who_looks_at_a_flow_is_told_when_it_is_gone(
-    flows: FlowProducer, redis_client: Any, url: str, start_ui: Callable[..., Ui]
+    flows: FlowProducer, redis_client: Any, url: str, serve: Callable[..., Served]
 ) -> None:
     flows.submit(fan_out(3), flow_id="f")
-    ui = start_ui(url)
+    ui = serve(url)
     for kind, _ in changes(ui.base, "f"):
         if kind == "change":
             redis_client.delete(*redis_client.keys("glide:*"))
@@ -296,10 +297,10 @@ def test_who_looks_at_a_flow_is_told_when_it_is_gone(
 
 
 @pytest.mark.long
-def test_a_silent_server_is_said_in_time(tmp_path: Any, start_ui: Callable[..., Ui]) -> None:
+def test_a_silent_server_is_said_in_time(tmp_path: Any, serve: Callable[..., Served]) -> None:
     with EmbeddedServer(data_dir=tmp_path) as server, FlowProducer(server.url) as flows:
         flows.submit(fan_out(3), flow_id="f")
-        ui = start_ui(server.url)
+        ui = serve(server.url)
         assert ui.get("/api/flows/f").status_code == 200
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
@@ -312,10 +313,10 @@ def test_a_silent_server_is_said_in_time(tmp_path: Any, start_ui: Callable[..., 
 
 
 def test_what_is_large_is_compressed_and_changes_are_not(
-    flows: FlowProducer, url: str, start_ui: Callable[..., Ui]
+    flows: FlowProducer, url: str, serve: Callable[..., Served]
 ) -> None:
     flows.submit(fan_out(3), flow_id="f")
-    ui = start_ui(url)
+    ui = serve(url)
     assert ui.get("/static/app.js").headers["content-encoding"] == "gzip"
     with httpx.stream("GET", f"{ui.base}/api/flows/f/live", timeout=30) as reply:
         assert "content-encoding" not in reply.headers

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from glidemq_orchestrate import ArrayNode, Context, FlowNode, FlowProducer, FlowSpec
-from tests.server.console.test_live import Ui, changes
+from tests.server.console.test_live import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
     from tests.conftest import Eventually, RunWorker
+    from tests.server.console.conftest import Served
 
 
 class Held:
@@ -72,23 +73,19 @@ def test_elements_that_run_are_counted(  # noqa: PLR0917  fixtures
 
 
 def test_changes_tell_how_many_elements_run(
-    flows: FlowProducer, run_worker: RunWorker, held: Held, url: str
+    flows: FlowProducer, run_worker: RunWorker, held: Held, url: str, serve: Callable[..., Served]
 ) -> None:
     submit(flows)
-    ui = Ui(url)
-    try:
-        stream = changes(ui.base, "f")
-        run_worker(["etl"], {"score": held.score, "end": lambda _: 1}, concurrency=3)
-        for kind, change in stream:
-            assert kind == "change"
-            if change.get("arrays", {}).get("score", {}).get("running") == 3:
-                break
-        held.go_on.set()
-        rest = list(stream)
-        last = [change["arrays"]["score"] for _, change in rest if "score" in change.get("arrays", {})][-1]
-        assert (rest[-1][0], last["completed"], last["running"]) == ("ended", 1_000, 0)
-    finally:
-        ui.stop()
+    stream = changes(serve(url).base, "f")
+    run_worker(["etl"], {"score": held.score, "end": lambda _: 1}, concurrency=3)
+    for kind, change in stream:
+        assert kind == "change"
+        if change.get("arrays", {}).get("score", {}).get("running") == 3:
+            break
+    held.go_on.set()
+    rest = list(stream)
+    last = [change["arrays"]["score"] for _, change in rest if "score" in change.get("arrays", {})][-1]
+    assert (rest[-1][0], last["completed"], last["running"]) == ("ended", 1_000, 0)
 
 
 def test_the_page_says_how_many_elements_run(
