@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.attempts.exchange import begin
+from glidemq_orchestrate.chasquimq.events import last_entry
 from glidemq_orchestrate.chasquimq.handed_over import (
     HandedOver,
     add,
@@ -21,7 +22,7 @@ from glidemq_orchestrate.chasquimq.handed_over import (
 from glidemq_orchestrate.chasquimq.keys import GROUP, ChasquiKeys, check_queue
 from glidemq_orchestrate.chasquimq.queue import MAX_WAITING, AsyncChasquiQueue
 from glidemq_orchestrate.chasquimq.remote import Remote, Remotes
-from glidemq_orchestrate.errors import GlideMQError, LeaseLost, TransportError
+from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs import attempt as attempt_calls
@@ -177,13 +178,20 @@ class ChasquiBridge(Worker):
         if not await self._remote.serves_chasquimq():  # also the check of the server
             text = "%s: at %s, ChasquiMQ's own workers cannot run, only ChasquiWorker of this package"
             logger.warning(text, self.id, self._remote.where, extra={"action": "start"})
-        since = max(self._clock.now_ms() - HISTORY_MS, 0)
         loop = asyncio.get_running_loop()
-        self._remotes = Remotes(self._remote.run, self._chasqui_keys, f"{since}-0", loop.time)
+        self._remotes = Remotes(self._remote.run, self._chasqui_keys, await self._position(), loop.time)
         self._keep("events of ChasquiMQ", self._follow)
         self._every("jobs in ChasquiMQ", CHECK_SECONDS, self._remotes.check_all)
         self._every("marks of jobs in ChasquiMQ", MARKS_SECONDS, self._keep_marks)
         await super()._begin()
+
+    async def _position(self) -> str:
+        """Where to read events from: a day before the newest. The clock of this process may be wrong."""
+        try:
+            newest = await self._remote.run(ask(last_entry(self._chasqui_keys)))
+        except ProtocolError:  # the key holds something else, so there are no events
+            newest = "0-0"
+        return f"{max(int(newest.partition('-')[0]) - HISTORY_MS, 0)}-0"
 
     async def _keep_marks(self) -> None:
         if self._remotes is not None and self._remotes.jobs:

@@ -26,6 +26,7 @@ from glidemq_orchestrate.chasquimq import remote as remote_module
 from glidemq_orchestrate.chasquimq.keys import ChasquiKeys
 from glidemq_orchestrate.chasquimq.remote import Remotes
 from glidemq_orchestrate.errors import FlowFailed, HandlerNotFound
+from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from tests.conftest import Eventually
 from tests.processes import spawned
@@ -370,6 +371,26 @@ def test_the_error_of_a_job_is_known_although_its_event_is_read_late(
     eventually(lambda: sides.images.counts().dead == 1)
     time.sleep(1)
     goes_on.set()
+    eventually(lambda: sides.queue.get_job(job_id).state is JobState.FAILED)
+    assert sides.queue.get_job(job_id).failed_reason == "RemoteFailed: ValueError: boom"
+
+
+class Ahead(SystemClock):
+    """Two days ahead of the server."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 2 * 86_400_000
+
+
+def test_a_bridge_whose_clock_is_ahead_learns_of_ends_at_once(
+    sides: Sides, bridge: Start, serve: Serve, eventually: Eventually
+) -> None:
+    def fails(_: Any) -> None:
+        raise ValueError("boom")
+
+    serve(fails)
+    bridge(clock=Ahead())
+    job_id = sides.queue.add("fails")
     eventually(lambda: sides.queue.get_job(job_id).state is JobState.FAILED)
     assert sides.queue.get_job(job_id).failed_reason == "RemoteFailed: ValueError: boom"
 
