@@ -13,6 +13,7 @@ from glidemq_orchestrate.console.parts import MAX_GROUP_NAME, MAX_RETRIED, Name,
 from glidemq_orchestrate.console.shown import masked_line
 from glidemq_orchestrate.console.snapshot import Snapshot
 from glidemq_orchestrate.errors import NodeNotFound
+from glidemq_orchestrate.foundation.texts import counted
 
 router = APIRouter(dependencies=[Depends(check_signed_in), Depends(check_flow)])
 MAX_NAMED: Final = 5
@@ -64,7 +65,11 @@ async def group_plan(
             text += f"by most rules, {rules}"
     left = sum(letter == "F" for letter in letters) - sum(letters[one] == "F" for one in (*some, *again))
     kept = sum(letter == "c" for letter in letters) - sum(letters[one] == "c" for one in again)
-    stays = f" {_other(left, 'failed node')} {'stays' if left == 1 else 'stay'} failed." if left > 0 else ""
+    stays = (
+        f" {counted(left, 'other failed node')} {'stays' if left == 1 else 'stay'} failed."
+        if left > 0
+        else ""
+    )
     keep = f"{kept:,} completed {'node keeps its result' if kept == 1 else 'nodes keep their results'}."
     goes_on = " The flow, which has ended, runs again." if view.status.state.is_terminal else ""
     return {"text": f"{text}.{stays} {keep}{goes_on}", "nodes": len(some) + len(again)}
@@ -127,12 +132,8 @@ def _follow(some: Collection[int]) -> str:
     return "follows" if len(some) == 1 else "follow"
 
 
-def _other(count: int, noun: str) -> str:
-    return f"{count:,} other {noun}{'' if count == 1 else 's'}"
-
-
 def _counted(some: Collection[int]) -> str:
-    return f"{len(some):,} {'node' if len(some) == 1 else 'nodes'}"
+    return counted(len(some), "node")
 
 
 def _named(snapshot: Snapshot, some: Sequence[int]) -> str:

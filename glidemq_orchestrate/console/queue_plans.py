@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 
 from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared
+from glidemq_orchestrate.foundation.texts import counted
 
 router = APIRouter(dependencies=[Depends(check_queues)])
 MAX_NAMED: Final = 5
@@ -18,10 +19,7 @@ MAX_NAMED: Final = 5
 async def retry_plan(console: Shared, name: Name) -> dict[str, Any]:
     """What retrying the failed jobs of a queue is about to do."""
     found = await console.reader.failed(name)
-    jobs, nodes = (
-        f"{found.jobs:,} failed {_jobs(found.jobs)}",
-        f"{found.nodes:,} failed {_nodes(found.nodes)}",
-    )
+    jobs, nodes = counted(found.jobs, "failed job"), counted(found.nodes, "failed node")
     stay = ""
     if found.nodes:
         stays, their = (
@@ -36,14 +34,6 @@ async def retry_plan(console: Shared, name: Name) -> dict[str, Any]:
         f"{found.jobs:,} of the {found.looked:,} that failed first. {found.total:,} have failed in all."
     )
     return {"text": f"{text}{stay}", "jobs": found.total, "flows": found.flows[:MAX_NAMED]}
-
-
-def _jobs(count: int) -> str:
-    return "job" if count == 1 else "jobs"
-
-
-def _nodes(count: int) -> str:
-    return "node" if count == 1 else "nodes"
 
 
 def _named(flows: Sequence[str]) -> str:

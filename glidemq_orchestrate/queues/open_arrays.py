@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from glidemq_orchestrate.jobs import job_hash
@@ -60,9 +61,7 @@ def count_elements(queue: QueueKeys, arrays: Sequence[OpenArray], now_ms: int) -
         calls.append(job_hash.get(queue, job_id, "gmo:array", parsed_object))
         calls.append(command("HMGET", queue.array(job_id), *_COUNTED, decode=_numbers))
         calls.append(command("SCARD", f"{queue.array(job_id)}:jobs", decode=int))
-    replies: list[Any] = []
-    for trip in parts(calls, _CALLS_PER_TRIP):
-        replies += yield from ask_all(trip)
+    replies = yield from _in_trips(calls)
     rows = zip(counted, replies[::3], replies[1::3], replies[2::3], strict=True)
     for (_, since), definition, counts, jobs in rows:
         left = max(_left(definition, counts) - jobs, 0)
@@ -88,9 +87,7 @@ def counts_of_arrays(
         calls.append(job_hash.get(queue, job_id, "gmo:array", parsed_object))
         calls.append(command("HMGET", queue.array(job_id), *_COUNTED, decode=_numbers))
         calls.append(command("SMEMBERS", f"{queue.array(job_id)}:jobs", decode=list))
-    replies: list[Any] = []
-    for trip in parts(calls, _CALLS_PER_TRIP):
-        replies += yield from ask_all(trip)
+    replies = yield from _in_trips(calls)
     found: dict[str, Mapping[str, int]] = {}
     rows = zip(arrays, replies[::3], replies[1::3], replies[2::3], strict=True)
     for (queue, job_id), definition, (appended, *ended, running), jobs in rows:
@@ -115,22 +112,25 @@ def idle_arrays(queue: QueueKeys, job_ids: Container[str]) -> Op[list[OpenArray]
     for job_id, _ in arrays:
         calls.append(command("HGET", queue.array(job_id), "running", decode=number))
         calls.append(command("SCARD", f"{queue.array(job_id)}:jobs", decode=int))
-    replies: list[int] = []
-    for trip in parts(calls, _CALLS_PER_TRIP):
-        replies += yield from ask_all(trip)
+    replies = yield from _in_trips(calls)
     rows = zip(arrays, replies[::2], replies[1::2], strict=True)
     return [one for one, running, jobs in rows if not running and not jobs]
+
+
+def _in_trips(calls: Sequence[Call[Any]]) -> Op[list[Any]]:
+    """The replies to any number of calls."""
+    replies: list[Any] = []
+    for trip in parts(calls, _CALLS_PER_TRIP):
+        replies += yield from ask_all(trip)
+    return replies
 
 
 def slice_ids(queue: QueueKeys) -> Op[list[str]]:
     """The job ids of the slices of open arrays that workers hold."""
     arrays = (yield from ask(open_arrays(queue)))[:MAX_ARRAYS]
-    found: list[str] = []
-    for trip in parts(arrays, _CALLS_PER_TRIP):
-        keys = [f"{queue.array(job_id)}:slices" for job_id, _ in trip]
-        for ids in (yield from ask_all([command("SMEMBERS", key, decode=list) for key in keys])):
-            found += ids
-    return sorted(found)
+    keys = [f"{queue.array(job_id)}:slices" for job_id, _ in arrays]
+    found = yield from _in_trips([command("SMEMBERS", key, decode=list) for key in keys])
+    return sorted(chain.from_iterable(found))
 
 
 _COUNTED: Final = ("appended", "completed", "failed", "skipped", "running")
