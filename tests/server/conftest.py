@@ -255,5 +255,5 @@ def frequent_chores(monkeypatch: pytest.MonkeyPatch) -> None:
 def work(run_worker: RunWorker) -> Work:
     """What a worker of the queues ``etl`` and ``spark`` does with jobs named ``work``."""
     made = Work()
-    run_worker(["etl", "spark"], {"work": made}, concurrency=8)
+    made.worker = run_worker(["etl", "spark"], {"work": made}, concurrency=8)
     return made

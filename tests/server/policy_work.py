@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate import Skip, Unrecoverable
+
+if TYPE_CHECKING:
+    from tests.conftest import RunningWorker
 
 LONG = timedelta(seconds=60)
 
 
 class Work:
-    """Ends each node as its name or the test asks for."""
+    """Ends each node as its name or the test asks for.
+
+    ``worker`` calls it. Stop that one before you compare two dumps of the server: it has chores of its own.
+    """
+
+    worker: RunningWorker
 
     def __init__(self) -> None:
         self.ends: dict[str, str] = {}

@@ -15,6 +15,7 @@ from glidemq_orchestrate.errors import (
     FlowNotFound,
 )
 from tests.builders import diamond
+from tests.server.policy_work import Work
 
 if TYPE_CHECKING:
     from tests.server.conftest import Dump
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("path")
 
 
-def test_arguments_of_the_wrong_type_and_nothing_to_restart(broken: FlowProducer, dump: Dump) -> None:
+def test_arguments_of_the_wrong_type_and_nothing_to_restart(
+    broken: FlowProducer, work: Work, dump: Dump
+) -> None:
     flow: Any = broken.get("f")
+    work.worker.stop()
     before = dump()
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: flow.restart(nodes=[]), "nodes is empty"),

@@ -27,7 +27,7 @@ from tests.server.conftest import STAGED
 from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
-    from tests.conftest import Eventually
+    from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Dump
 
 
@@ -140,10 +140,11 @@ def test_a_conflict_says_which_settings_of_the_flow_differ(flows: FlowProducer, 
 
 
 def test_a_request_that_has_begun_another_specification(
-    broken: FlowProducer, dump: Dump, redis_client: Any, eventually: Eventually
+    broken: FlowProducer, work: Work, dump: Dump, redis_client: Any, eventually: Eventually
 ) -> None:
     broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r").wait(timeout=LONG)
     eventually(lambda: not redis_client.exists("glide:{etl}:gmo:portable"))  # nothing is left to do
+    work.worker.stop()
     before = dump()
     with pytest.raises(FlowConflict, match="request r began generation 1 of flow f with another spec"):
         broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", idempotency_key="r")
@@ -164,7 +165,7 @@ def test_odd_requests(flows: FlowProducer, dump: Dump) -> None:
 
 
 def test_a_request_that_has_begun_a_generation_for_other_nodes(
-    broken: FlowProducer, dump: Dump, path: str
+    broken: FlowProducer, work: Work, run_worker: RunWorker, dump: Dump
 ) -> None:
     flow = broken.get("f")
     flow.restart(nodes=["c", "e"], idempotency_key="r")
@@ -175,6 +176,7 @@ def test_a_request_that_has_begun_a_generation_for_other_nodes(
         assert flow.restart(nodes=["e", "c"], idempotency_key="r") == "completed"
         assert (again.generation, flow.generation) == (1, 1)
     assert [one.idempotency_key for one in flow.history()] == ["", "r"]
+    work.worker.stop()
     before = dump()
     for other in (["c"], ["a"], None):
         with pytest.raises(FlowConflict, match="request r began generation 1 of flow f to rerun other nodes"):
@@ -182,6 +184,7 @@ def test_a_request_that_has_begun_a_generation_for_other_nodes(
     with pytest.raises(FlowConflict, match="to rerun other nodes"):
         broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r")
     assert dump() == before
+    run_worker(["etl", "spark"], {"work": work}, concurrency=8)
     flow.restart(idempotency_key="all")
     flow.wait(timeout=LONG)
     with pytest.raises(FlowConflict, match="request all began generation 2"):

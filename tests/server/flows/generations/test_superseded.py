@@ -217,6 +217,7 @@ def test_every_change_may_be_fenced(broken: FlowProducer, work: Work, dump: Dump
     flow.wait(timeout=LONG)
     again = broken.get("f")
     assert again.restart(generation=0, idempotency_key="r") == "completed"  # a repeat of what has been done
+    work.worker.stop()
     before = dump()
     refused: list[Callable[[], Any]] = [
         lambda: again.restart(generation=0),
