@@ -30,7 +30,14 @@ from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import FLOW_NAME, JOB_NAME, LABEL, NODE, lasting, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
-from glidemq_orchestrate.wire.codec import encode, texts, with_sorted_keys
+from glidemq_orchestrate.wire.codec import (
+    JsonLike,
+    encode,
+    quoted,
+    texts,
+    with_sorted_keys,
+    with_sorted_keys_of,
+)
 from glidemq_orchestrate.wire.keys import check_queue_name
 
 if TYPE_CHECKING:
@@ -86,28 +93,19 @@ class CheckedNode:
         """Whether its job has no fields but those that every job has."""
         return not (self.is_placed or self.has_policies or self.policies or self.extension)
 
-    def identity(self) -> list[Any]:
-        """The identity of the node, for the fingerprint of the flow."""
-        parts: list[Any] = [
-            self.name,
-            self.queue,
-            self.job,
-            canonical(self.data),
-            self.options,
-            sorted(self.after),
-        ]
+    def identity(self, data: str) -> str:
+        """The identity of the node as JSON, for the fingerprint of the flow. ``data``: with sorted keys."""
+        parts: list[Any] = []
         if self.has_policies:
             parts.append([self.rule, self.on_failure, sorted(self.policies.items()), self.queue_timeout_ms])
         if self.array is not None:
             parts.append(self.array.definition)
-        return parts
-
-    def identity_text(self) -> str:
-        """The same as JSON."""
-        if self.has_policies:
-            return json.dumps(self.identity())
-        parts = texts((self.name, self.queue, self.job, canonical(self.data), self.options))
-        return f"{parts[:-1]}, {texts(sorted(self.after))}]"
+        more = f", {json.dumps(parts)[1:-1]}" if parts else ""
+        after = texts(sorted(self.after)) if self.after else "[]"
+        return (
+            f"[{quoted(self.name)}, {quoted(self.queue)}, {quoted(self.job)}, {quoted(data)}, "
+            f"{quoted(self.options)}, {after}{more}]"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +195,11 @@ def _explain(spec: FlowSpec, exc: Exception) -> None:
 def _checked(spec: FlowSpec, *, is_part: bool) -> CheckedFlow:
     _check_spec(spec, is_part=is_part)
     nodes = {node.name: node for node in spec.nodes}
-    inner = {name: [other for other in node.after if other in nodes] for name, node in nodes.items()}
-    if not is_part:
-        check_known({name: node.after for name, node in nodes.items()})
+    inner: dict[str, Sequence[str]] = {name: node.after for name, node in nodes.items()}
+    if is_part:
+        inner = {name: [one for one in after if one in nodes] for name, after in inner.items()}
+    else:
+        check_known(inner)
     order = topological_order(inner)
     dependents: dict[str, list[str]] = {name: [] for name in order}
     for name in order:
@@ -209,7 +209,7 @@ def _checked(spec: FlowSpec, *, is_part: bool) -> CheckedFlow:
     checked = tuple(encoder.encode(nodes[name], dependents[name], rank) for rank, name in enumerate(order))
     deadline_ms = _ms("deadline", spec.deadline)
     flow_wide = [spec.fail_fast, deadline_ms]
-    identities = [spec.name, *sorted(node.identity_text() for node in checked)]
+    identities = [spec.name, *sorted(encoder.identities)]
     if any(flow_wide):
         identities.append(json.dumps(flow_wide))
     return CheckedFlow(
@@ -229,13 +229,14 @@ class _Encoder:
     """Encodes nodes. Shared options are encoded once."""
 
     def __init__(self, spec: FlowSpec) -> None:
+        self.identities: list[str] = []
         self._spec = spec
         self._options: dict[int, tuple[JobOptions, str, bool]] = {}
         self._queue_timeout_ms = _ms("queue_timeout", spec.queue_timeout)
 
     def encode(self, node: FlowNode, dependents: Sequence[str], rank: int) -> CheckedNode:
         options, wire, is_placed = self._of(node.options)
-        after = tuple(dict.fromkeys(map(str, node.after)))
+        after = tuple(dict.fromkeys(map(str, node.after))) if node.after else ()
         where, timeout_ms = f"node {node.name}", self._queue_timeout_ms
         if node.queue_timeout is not None:
             timeout_ms = _ms(f"{where}: queue_timeout", node.queue_timeout)
@@ -243,23 +244,26 @@ class _Encoder:
         if node.on_failure is not OnFailure.FAIL:
             read = read_policy(node.on_failure, where=where)
             on_failure = None if read is OnFailure.FAIL else read
-        policies = {
-            str(name): name.on_failure
-            for name in node.after
-            if isinstance(name, Dependency) and name.on_failure is not None
-        }
+        policies = {}
+        if node.after:
+            policies = {
+                str(name): name.on_failure
+                for name in node.after
+                if isinstance(name, Dependency) and name.on_failure is not None
+            }
         rule = node.rule if node.rule is Rule.ALL_SUCCESS else read_rule(node.rule, where=where)
         if policies:
             _check_policies(node.name, after, policies)
         is_array = isinstance(
             node, ArrayNode
         )  # glide-mq's own functions would run it like a job: not with a rule
-        return CheckedNode(  # by position, which takes a third of the time
+        data = encode(node.data, where=f"data of {where}")
+        checked = CheckedNode(  # by position, which takes a third of the time
             rank,
             node.name,
             node.queue,
             node.job,
-            encode(node.data, where=f"data of {where}"),
+            data,
             wire,
             options.attempts,
             milliseconds(options.delay) if options.delay else 0,
@@ -273,6 +277,8 @@ class _Encoder:
             timeout_ms,
             array=_array_of(node) if isinstance(node, ArrayNode) else None,
         )
+        self.identities.append(checked.identity(_canonical_of(node.data, data)))
+        return checked
 
     def _of(self, options: JobOptions) -> tuple[JobOptions, str, bool]:
         """The options with the flow's priority, their wire form, and ``is_placed``; cached."""
@@ -396,6 +402,11 @@ def canonical(data: str) -> str:
     """JSON text with sorted keys, so that their order does not affect the fingerprint."""
     # A single key needs no sorting.
     return with_sorted_keys(data) if data.count('":') > 1 else data
+
+
+def _canonical_of(value: JsonLike, data: str) -> str:
+    """The same of a value, of which ``data`` is the encoded form."""
+    return with_sorted_keys_of(value, data) if data.count('":') > 1 else data
 
 
 def policy_text(node: CheckedNode) -> str:

@@ -205,8 +205,12 @@ def check_known(after: Mapping[str, Sequence[str]]) -> None:
     Raises:
         UnknownDependency: It maps each dependent to its unknown dependencies.
     """
-    missing = {name: [str(one) for one in others if one not in after] for name, others in after.items()}
-    if unknown := {name: others for name, others in missing.items() if others}:
+    unknown = {
+        name: missing
+        for name, others in after.items()
+        if others and (missing := [str(one) for one in others if one not in after])
+    }
+    if unknown:
         (first, *_), *more = unknown.values()
         raise UnknownDependency(unknown, "" if more else did_you_mean(first, after))
 
@@ -218,6 +222,8 @@ def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
         CycleError: There is no such order.
     """
     names = list(after)
+    if _is_ordered(after):
+        return names
     ranks = {name: rank for rank, name in enumerate(names)}
     dependents: list[list[int]] = [[] for _ in names]
     missing = []
@@ -237,6 +243,16 @@ def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
     if len(order) < len(names):
         raise CycleError(_cycle(after, set(order)))
     return order
+
+
+def _is_ordered(after: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the names already have this order, as most flows do."""
+    before: set[str] = set()
+    for name, dependencies in after.items():
+        if dependencies and not before.issuperset(dependencies):
+            return False
+        before.add(name)
+    return True
 
 
 def _cycle(after: Mapping[str, Sequence[str]], ordered: Collection[str]) -> list[str]:

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, FlowState, JobOptions, JobState
+from glidemq_orchestrate import (
+    ArrayNode,
+    Backoff,
+    Dependency,
+    FlowNode,
+    FlowSpec,
+    FlowState,
+    JobOptions,
+    JobState,
+)
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     CycleError,
@@ -47,6 +56,8 @@ NO_FLOWS: list[bytes] = [b"name: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"just
 def flow(*nodes: FlowNode, name: str = "nightly", **kw: Any) -> FlowSpec:
     return FlowSpec(name, nodes=nodes, **kw)
 
+
+DIGESTS = ["eda69978", "04a10163", "a15c1057", "e05e357e", "487d26f5"]
 
 DIAMOND = (node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"))
 
@@ -223,6 +234,17 @@ def test_a_wrong_label_is_refused_with_its_key_and_the_limit(subtests: pytest.Su
         with subtests.test(message), pytest.raises(InvalidFlow) as refused:
             check_flow(FlowSpec("f", [node("a")], labels=labels))
         assert str(refused.value) == message
+
+
+def test_the_digest_is_that_of_earlier_versions() -> None:
+    flows = [
+        flow(*DIAMOND, name="é"),
+        flow(node("a", data={"z": [1.5, 1e16, {"b": "ü", "a": None}], "a": "\x7f"})),
+        flow(node("a"), node("b", "a", rule="one_success", on_failure="ignore", queue_timeout=5.0)),
+        flow(node("a"), node("b", Dependency("a", on_failure="ignore")), fail_fast=True, deadline=60.0),
+        flow(ArrayNode("a", queue="etl", over=range(9), max_failed=1), queue_timeout=1.0),
+    ]
+    assert [check_flow(one).digest[:8] for one in flows] == DIGESTS
 
 
 def test_labels_do_not_change_what_runs() -> None:

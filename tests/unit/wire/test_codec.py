@@ -27,6 +27,7 @@ from glidemq_orchestrate.wire.codec import (
     readable,
     texts,
     with_sorted_keys,
+    with_sorted_keys_of,
 )
 
 JSON = st.recursive(
@@ -304,6 +305,13 @@ def test_lists_of_texts_have_the_form_of_json(values: list[str]) -> None:
 def test_sorted_keys_have_the_form_of_json(value: Any) -> None:
     for data in (encode(value, where="x"), json.dumps(value)):  # other clients escape what is not ASCII
         assert with_sorted_keys(data) == json.dumps(json.loads(data), sort_keys=True)
+    assert with_sorted_keys_of(value, encode(value, where="x")) == with_sorted_keys(encode(value, where="x"))
+
+
+def test_sorted_keys_of_what_json_takes_for_its_own_have_its_form(subtests: pytest.Subtests) -> None:
+    for value, text in TAKEN_BY_JSON:
+        with subtests.test(value=value):
+            assert with_sorted_keys_of(value, text) == with_sorted_keys(text)
 
 
 def test_escaped_data_has_the_fingerprint_of_the_same_data() -> None:
