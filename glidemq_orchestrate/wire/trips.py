@@ -25,11 +25,11 @@ class Leading(Call[T]):
 class Trips:
     """Takes calls from an iterator as it needs them.
 
-    The first trip is short, so that the server begins soon. None is too long for the buffers of a connection:
-    while a client waits to send the rest of a trip, it cannot encode the next one.
+    The first trip is one call, so that the server begins soon. None is too long for the buffers of a
+    connection: while a client waits to send the rest of a trip, it cannot encode the next one.
     """
 
-    FIRST: Final = 4
+    FIRST: Final = 1
     GROWTH: Final = 4
     LONGEST = 32
 

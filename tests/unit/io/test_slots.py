@@ -65,7 +65,7 @@ def test_the_first_call_of_a_trip_knows_the_next_trip_in_a_cluster_too() -> None
     first, *_ = trips.take()
     sent = undivided(first)
     assert isinstance(sent, Leading)
-    assert [call.words[-1] for call in sent.following()] == [4, 5]
+    assert [call.words[-1] for call in sent.following()] == [1, 2, 3, 4]
     assert sent.packed is None
 
 

@@ -29,8 +29,8 @@ def test_trips_grow_and_have_each_call_once_and_in_order() -> None:
     found = []
     while trip := trips.take():
         found.append(numbers(trip))
-        assert trips.is_over == (len(found) == 7)
-    assert [len(trip) for trip in found] == [4, 16, 32, 32, 32, 32, 2]
+        assert trips.is_over == (len(found) == 8)
+    assert [len(trip) for trip in found] == [1, 4, 16, 32, 32, 32, 32, 1]
     assert [number for trip in found for number in trip] == list(range(150))
     assert trips.take() == []
 
@@ -38,18 +38,18 @@ def test_trips_grow_and_have_each_call_once_and_in_order() -> None:
 @pytest.mark.parametrize("looks", [0, 1, 3])
 def test_the_first_call_of_a_trip_knows_the_next_trip(looks: int) -> None:
     taken: list[int] = []
-    trips = Trips(echoes(7, taken))
+    trips = Trips(echoes(5, taken))
     first, *_ = trips.take()
-    assert len(taken) == 5
+    assert len(taken) == 2
     assert isinstance(first, Leading)
     for _ in range(looks):
-        assert numbers(list(first.following())) == [4, 5, 6]
+        assert numbers(list(first.following())) == [1, 2, 3, 4]
     assert not trips.is_over
-    assert numbers(trips.take()) == [4, 5, 6]
+    assert numbers(trips.take()) == [1, 2, 3, 4]
     assert trips.is_over
 
 
-@pytest.mark.parametrize("count", [0, 1, 4])
+@pytest.mark.parametrize("count", [0, 1])
 def test_a_single_trip_leads_to_nothing(count: int) -> None:
     trips = Trips(echoes(count, []))
     trip = trips.take()
@@ -60,7 +60,7 @@ def test_a_single_trip_leads_to_nothing(count: int) -> None:
 
 def test_an_error_of_the_iterator_is_raised_each_time() -> None:
     def some() -> Iterator[Call[str]]:
-        yield from echoes(6, [])
+        yield from echoes(3, [])
         raise MemoryError
 
     trips = Trips(some())
