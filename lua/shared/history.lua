@@ -11,6 +11,9 @@ local OPTION = '"history":'
 
 -- Whether the options ask for a history. Most do not, and the common case must be cheap.
 function M.is_wanted(opts)
+  if opts == '{}' then
+    return false
+  end
   local _, last = string.find(opts or '', OPTION, 1, true)
   return last and string.find(opts, '^ ?true', last + 1) and true or false
 end

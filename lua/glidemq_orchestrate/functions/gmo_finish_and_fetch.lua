@@ -138,7 +138,8 @@ local function finish_and_fetch(keys, args)
   if not now or more > 2 or (more > 0 and not tonumber(args[#args - more + 1])) then
     return redis.error_reply('GMO_BAD_CALL gmo_finish_and_fetch got ' .. #args .. ' arguments')
   end
-  local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
+  local prefix = L.hashes.prefix(keys[1], 'stream')
+  local x = { prefix = prefix, events = prefix .. 'events', stream = keys[1], now = now, now_text = L.numbers.text(now),
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
     completed = 0, took = 0, schedules = -1, spent = 0, budget = BUDGET, ended = {}, listed = {}, reported = {},
     starts = more > 0 and tonumber(args[#args - more + 1]) or nil, sizes = more == 2 and args[#args] or nil,
@@ -157,7 +158,7 @@ local function finish_and_fetch(keys, args)
   if until_ms >= 0 and (due < 0 or until_ms < due) then
     due = until_ms
   end
-  return { verdicts, distinct(x.flows), x.jobs, last_id(x.stream), last_id(x.prefix .. 'events'), due, held, x.troubles,
+  return { verdicts, distinct(x.flows), x.jobs, last_id(x.stream), last_id(x.events), due, held, x.troubles,
     x.schedules }
 end
 

@@ -33,28 +33,19 @@ local function refusal(keys, header)
   return nil, found[2] and true or false
 end
 
--- Adds those of the nodes to `ready` or `roots` (see record.lua) that have no dependencies. Here they have none, but
--- earlier pieces may have had some.
-local function add_roots(ready, roots, nodes)
-  local deps = {}
-  for i, node in ipairs(nodes) do
-    deps[i] = node.prefix .. 'deps:' .. node.id
-  end
-  local has_some = L.stage.any_exists(deps)
-  for _, node in ipairs(nodes) do
-    if not has_some or L.stage.is_root(node.prefix, node.id, node.rule) then
-      if node.more == '' and node.delay == '0' and not node.job:find('\n', 1, true) then
-        roots[#roots + 1] = node.ref .. '\n' .. node.job
-      else
-        ready[#ready + 1] = node.ref
-      end
-    end
+-- Adds a node without dependencies to `ready` or `roots` (see record.lua). An earlier piece of it may have had some: the
+-- release of an ordinary node looks for them.
+local function add_root(ready, roots, node)
+  if node.more == '' and node.delay == '0' and not node.job:find('\n', 1, true) then
+    roots[#roots + 1] = node.ref .. '\n' .. node.job
+  elseif L.stage.is_root(node.prefix, node.id, node.rule) then
+    ready[#ready + 1] = node.ref
   end
 end
 
 -- Writes new nodes, with few commands for the tables.
 local function write_nodes(nodes, key, home, flow_id, now)
-  local refs, rows, ready, roots, carried, single, model = {}, {}, {}, {}, {}, {}, nil
+  local refs, rows, ready, roots, carried, model = {}, {}, {}, {}, {}, nil
   for _, node in ipairs(nodes) do
     if L.stage.is_carried(node) then
       L.stage.write_edges(node)
@@ -66,7 +57,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
     else
       model = L.stage.write_job(node, model, home, flow_id, now)
       if #node.after == 0 then
-        single[#single + 1] = node
+        add_root(ready, roots, node)
       elseif L.stage.is_root(node.prefix, node.id, node.rule, true) then
         ready[#ready + 1] = node.ref
       end
@@ -78,7 +69,6 @@ local function write_nodes(nodes, key, home, flow_id, now)
       rows[#rows + 1], rows[#rows + 2] = node.name, node.row
     end
   end
-  add_roots(ready, roots, single)
   if #carried > 0 then
     redis.call('RPUSH', key .. ':carried', unpack(carried))
   end

@@ -85,7 +85,7 @@ local function release_roots(key)
   local roots = redis.call('LPOP', key .. ':roots', ROOTS) or {}
   local prefixes, ids, names, deps, ready = {}, {}, {}, {}, {}
   for i, root in ipairs(roots) do
-    prefixes[i], ids[i], names[i] = root:match('^(.*:)([^:\n]+)\n([^\n]*)$')
+    prefixes[i], ids[i], names[i] = root:match('^([^{]*{[^{}]*}:)([^\n]*)\n(.*)$')
     deps[i] = prefixes[i] .. 'deps:' .. ids[i]
   end
   local has_some = L.stage.any_exists(deps)

@@ -11,7 +11,7 @@ local SHOWN = #COLUMNS
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:epoch',
   'gmo:suspect', 'gmo:history', 'gmo:array' }
 local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, EPOCH, SUSPECT, HISTORY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local ARRAY, OPTIONS = 11, 3
+local ARRAY, OPTIONS, NONE = 11, 3, {}
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
@@ -24,20 +24,20 @@ local function read_new(key)
   end
   local v = redis.call('HMGET', key, 'name', 'data', 'opts', 'attemptsMade', 'state', 'priority', 'id', 'timestamp',
     'delay', 'maxAttempts')
-  for i = 1, 10 do
-    if not v[i] then
-      return nil
-    end
+  if not (v[1] and v[2] and v[3] and v[4] and v[5] and v[6] and v[7] and v[8] and v[9] and v[10]) then
+    return nil
   end
-  return { v[1], v[2], v[3], v[4], false, false, false, false, false,
-    v[5], false, false, false, false, v[6], false, false, false, false, false }
+  local state, priority = v[5], v[6]
+  v[5], v[6], v[7], v[8], v[9], v[SHOWN + STATE] = false, false, false, false, false, state
+  v[SHOWN + PRIORITY] = priority ~= '0' and priority or nil
+  return v
 end
 
 -- Adds the row of a started job to the reply. `given`: its inputs, see inputs.lua; `ahead`: '+' if its handler does not
 -- begin at once, see losses.lua.
 local function add_row(x, job_id, entry_id, v, started, epoch, ahead, given, element)
   x.jobs[#x.jobs + 1] = { job_id, entry_id, started, v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], given, epoch,
-    v[SHOWN + SUSPECT], ahead, element }
+    v[SHOWN + SUSPECT] or false, ahead, element }
 end
 
 L.fetch.read, L.fetch.SHOWN = read, SHOWN
@@ -45,22 +45,21 @@ L.fetch.read, L.fetch.SHOWN = read, SHOWN
 -- Makes the job active with the token of this attempt; returns the number of the activation.
 local function mark(x, key, job_id, entry_id, v, at, ahead)
   local epoch = L.lease.next_epoch(x, v[at + EPOCH])
-  local changes = { 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token',
-    x.token .. ahead, 'gmo:entry', entry_id, 'gmo:epoch', epoch }
+  local more = NONE
   if entry_id ~= '' and (v[at + LIFO] == '1' or L.numbers.int(v[at + PRIORITY], 0) > 0) then
-    changes[#changes + 1], changes[#changes + 2] = 'activeSource', 'stream'
+    more = { 'activeSource', 'stream' }
   elseif v[at + SOURCE] then
     redis.call('HDEL', key, 'activeSource')
   end
   if v[at + HISTORY] or L.history.is_wanted(v[OPTIONS]) then
-    changes[#changes + 1], changes[#changes + 2] = 'gmo:history',
-      L.history.with(v[at + HISTORY], x.now_text, 'active', x.consumer)
+    more = { 'gmo:history', L.history.with(v[at + HISTORY], x.now_text, 'active', x.consumer), unpack(more) }
   end
-  redis.call('HSET', key, unpack(changes))
+  redis.call('HSET', key, 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token',
+    x.token .. ahead, 'gmo:entry', entry_id, 'gmo:epoch', epoch, unpack(more))
   if entry_id == '' then
     redis.call('INCR', x.prefix .. 'list-active')
     redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, job_id)
-    L.events.emit(x.prefix .. 'events', 'active', job_id)
+    L.events.emit(x.events, 'active', job_id)
   end
   return epoch
 end

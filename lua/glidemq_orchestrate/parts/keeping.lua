@@ -75,7 +75,8 @@ end
 
 -- Mode, count and age of the retention in an outcome (outcome.lua); nodes of flows are kept.
 function L.keeping.of_outcome(o, job)
+  if job.flow or o.retention == '' then return '0', 0, 0 end
   local mode, count, age = o.retention:match('^(%S+) (%d+) (%d+)$')
-  if job.flow or not mode then return '0', 0, 0 end
+  if not mode then return '0', 0, 0 end
   return mode, tonumber(count), tonumber(age)
 end

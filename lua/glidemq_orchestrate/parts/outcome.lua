@@ -19,8 +19,7 @@ local FLOW_FAILURE = 50
 
 -- The job fields for finishing, or nil and the reason why the attempt no longer owns the job.
 local function read(x, o)
-  local key = x.prefix .. 'job:' .. o.job_id
-  local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingKey', 'parentId',
+  local v = redis.call('HMGET', o.key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingKey', 'parentId',
     'gmo:flow', 'gmo:home', 'gmo:node', 'gmo:grows', 'gmo:messages', 'gmo:published', 'gmo:repeats', 'gmo:history',
     'gmo:slice')
   if not v[1] then
@@ -29,13 +28,17 @@ local function read(x, o)
   if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then
     return nil, 'stale this attempt no longer owns job ' .. o.job_id .. ', which is ' .. v[1]
   end
-  local flow = v[7] and v[8] and { id = v[7], home = v[8], node = v[9] or o.job_id,
-    grows = v[10] ~= false, ended = x.ended } or nil
-  local job = { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingKey = v[5] or nil,
-    parentId = v[6] or nil, messages = v[11] or nil, published = v[12] or nil, flow = flow, repeats = v[13],
-    history = v[14], array = v[15], element_of = not v[15] and L.element_jobs.array_of(x.prefix, o.job_id) }
+  local job = { id = o.job_id, state = v[1], processedOn = v[3] }
+  if v[7] and v[8] then
+    job.flow = { id = v[7], home = v[8], node = v[9] or o.job_id, grows = v[10] ~= false, ended = x.ended }
+  end
+  if v[11] or v[12] or v[13] or v[14] or v[15] then
+    job.messages, job.published, job.repeats, job.history, job.array = v[11] or nil, v[12] or nil, v[13], v[14], v[15]
+  end
+  job.element_of = not v[15] and L.element_jobs.array_of(x.prefix, o.job_id) or nil
   if o.kind ~= 'done' or v[4] or v[5] or v[6] then -- to complete a job without ordering key and parent takes no more
-    local more = redis.call('HMGET', key, 'orderingSeq', 'groupSlot', 'priority', 'parentQueue', 'name')
+    local more = redis.call('HMGET', o.key, 'orderingSeq', 'groupSlot', 'priority', 'parentQueue', 'name')
+    job.groupKey, job.orderingKey, job.parentId = v[4] or nil, v[5] or nil, v[6] or nil
     job.orderingSeq, job.groupSlot, job.priority = more[1] or nil, more[2] or nil, more[3] or nil
     job.parentQueue, job.name = more[4] or nil, more[5] or nil
   end
@@ -43,9 +46,9 @@ local function read(x, o)
 end
 
 -- Records that the messages of this attempt are accepted: how many, which attempt, and the job with their stream.
-local function accept_messages(x, o, job)
+local function accept_messages(o, job)
   if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then
-    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:accepted', job.messages .. ' ' .. o.job_id)
+    redis.call('HSET', o.key, 'gmo:accepted', job.messages .. ' ' .. o.job_id)
   end
 end
 
@@ -54,21 +57,23 @@ local function done(x, o, job)
   local mode, count, age = L.keeping.of_outcome(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
   L.gathered.release(x, o)
-  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
+  redis.call('HSET', o.key, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
   if mode == '0' and o.kind == 'done' and not job.element_of then
     L.gathered.list(x, o.job_id)
   else
     redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
   end
-  L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
-  L.groups.leave(x.prefix, job, x.now)
+  if job.orderingKey or job.groupKey then
+    L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
+    L.groups.leave(x.prefix, job, x.now)
+  end
   if o.kind == 'skip' then
-    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:skipped', o.text)
-    L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result, 'skipped', o.text)
+    redis.call('HSET', o.key, 'gmo:skipped', o.text)
+    L.events.emit(x.events, 'completed', o.job_id, 'returnvalue', result, 'skipped', o.text)
   else
-    L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result)
+    L.events.emit(x.events, 'completed', o.job_id, 'returnvalue', result)
     if job.messages then
-      accept_messages(x, o, job)
+      accept_messages(o, job)
     end
     if job.published then
       L.published.accept(x, o, job)
@@ -85,7 +90,7 @@ local function done(x, o, job)
     L.element_jobs.settle(x, x.prefix, o.job_id, o.items)
   else
     -- the supervisor notifies the dependents of a skipped portable node
-    if o.kind == 'done' or not L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts')) then
+    if o.kind == 'done' or not L.jobs.is_portable(redis.call('HGET', o.key, 'opts')) then
       x.spent = x.spent + L.gathered.notify_dependents(x, o.job_id)
     end
     L.keeping.apply(x.prefix, 'completed', o.job_id, mode, count, age, x.now)
@@ -96,7 +101,7 @@ end
 -- Fails the job for good or for a retry.
 local function fail(x, o, job)
   local mode, count, age = L.keeping.of_outcome(o, job)
-  local key = x.prefix .. 'job:' .. o.job_id
+  local key = o.key
   local dead = mode ~= '0' and L.dead_letters.copy(x.prefix, o.job_id, o.text) or nil
   if o.entry_id == '' then
     redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
@@ -141,7 +146,7 @@ local function park(x, o, job)
   else
     L.finish.defer(p)
   end
-  local key = x.prefix .. 'job:' .. o.job_id
+  local key = o.key
   redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
   L.history.parked(x, o, job)
   if o.kind ~= 'back' and o.second ~= 1 then -- its handler was called: no queue timeout
@@ -167,12 +172,13 @@ function L.outcome.accept(x, o)
   if x.spent >= x.budget then
     return 'again'
   end
+  o.key = x.prefix .. 'job:' .. o.job_id
   local job, stale = read(x, o)
   if not job then
     return stale
   end
   if o.kind == 'begun' then
-    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:ran', o.token)
+    redis.call('HSET', o.key, 'gmo:ran', o.token)
     return 'ok'
   elseif job.array then
     return L.elements.accept(x, o, job.array)

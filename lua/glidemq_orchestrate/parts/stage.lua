@@ -13,11 +13,13 @@ function L.stage.place(row)
   return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
+local NONE = {} -- nothing changes the lists of a node
+
 -- Reads a list, its length first, from args[at] on; returns it and where the next words are.
 local function read_list(args, at)
   local count = args[at]
   if count == '0' then
-    return {}, at + 1
+    return NONE, at + 1
   elseif count == '1' then
     return { args[at + 1] }, at + 2
   end
@@ -35,16 +37,17 @@ function L.stage.read_nodes(keys, first_queue, args, at)
   while args[at] do
     local prefix = prefixes[args[at]] or keys[first_queue - 1 + tonumber(args[at])]:sub(1, -3)
     prefixes[args[at]] = prefix
+    local after, middle = read_list(args, at + NODE_FIELDS)
+    local dependents, last = read_list(args, middle)
     local node = { prefix = prefix, id = args[at + 1], name = args[at + 2], job = args[at + 3], data = args[at + 4],
       opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
-      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], ref = prefix .. args[at + 1] }
+      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], ref = prefix .. args[at + 1],
+      after = after, dependents = dependents }
     if node.more ~= '' then
       L.rules.check(node)
       node.ref = L.stage.is_carried(node) and prefix .. node.data or node.ref
     end
-    node.after, at = read_list(args, at + NODE_FIELDS)
-    node.dependents, at = read_list(args, at)
-    nodes[#nodes + 1] = node
+    nodes[#nodes + 1], at = node, last
   end
   return nodes
 end
@@ -72,8 +75,12 @@ end
 
 -- Adds the edges of a node or of a piece of one.
 function L.stage.write_edges(node)
-  add_all(node.prefix .. 'parents:' .. node.id, node.dependents)
-  add_all(node.prefix .. 'deps:' .. node.id, node.after)
+  if #node.dependents > 0 then
+    add_all(node.prefix .. 'parents:' .. node.id, node.dependents)
+  end
+  if #node.after > 0 then
+    add_all(node.prefix .. 'deps:' .. node.id, node.after)
+  end
 end
 
 -- Writes uncommon fields: rules, policies, priority and so on. Sets node.rule.
@@ -130,7 +137,9 @@ end
 function L.stage.write_job(node, model, home, flow_id, now, ...)
   local job_key = node.prefix .. 'job:' .. node.id
   local next_model = write_hash(job_key, node, model, home, flow_id, now, ...) or model
-  L.tags.adopt(node.prefix, node.id, node.opts, now)
+  if node.opts ~= '{}' then
+    L.tags.adopt(node.prefix, node.id, node.opts, now)
+  end
   L.stage.write_edges(node)
   if node.more ~= '' then
     write_more(job_key, node)
