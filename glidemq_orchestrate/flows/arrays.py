@@ -23,6 +23,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import parsed_object
 
 MAX_ELEMENTS: Final = 100_000_000
+MAX_VALUE: Final = 2**53 - 1
 MAX_PER_CHUNK: Final = 100
 CHUNK_BYTES: Final = 65_536
 UNLIMITED: Final = 0
@@ -69,27 +70,43 @@ def checked_array(node: ArrayNode) -> CheckedArray:
         raise InvalidFlow(f"{where}: over must be a range or a list, got {described(over)}")
     if not over:
         raise InvalidFlow(f"{where}: over is empty: an array has 1 to {MAX_ELEMENTS:,} elements")
-    if len(over) > MAX_ELEMENTS:
-        raise FlowTooLarge(f"{where}: over has {len(over):,} elements; the limit is {MAX_ELEMENTS:,}")
+    size = _size(over)
+    if size > MAX_ELEMENTS:
+        raise FlowTooLarge(f"{where}: over has {size:,} elements; the limit is {MAX_ELEMENTS:,}")
     if node.data is not None and not isinstance(node.data, Mapping):
         raise InvalidFlow(
             f"{where}: data of an array must be an object, since the item is added to it. "
             "Fix: leave data out, and the item is ctx.data"
         )
     about: dict[str, Any] = {
-        "size": len(over),
+        "size": size,
         "per": 0,
         "running": _max_running(where, node.max_running),
-        "failed": _max_failed(where, node.max_failed, len(over)),
+        "failed": _max_failed(where, node.max_failed, size),
         **_as_jobs(where, node),
     }
     if isinstance(over, range):
+        _check_values(where, over)
         about |= {"start": over.start, "step": over.step}
         return CheckedArray(json.dumps(about))
     texts = encode_each(over, where=f"{where}: item")
     chunks = _chunks(texts, about)
     about["items"] = hashlib.sha256("\n".join(chunks).encode(errors="surrogatepass")).hexdigest()[:32]
     return CheckedArray(json.dumps(about), chunks)
+
+
+def _size(over: Sequence[Any]) -> int:
+    """The number of elements, which ``len`` does not know for the longest ranges."""
+    return (over[-1] - over[0]) // over.step + 1 if isinstance(over, range) else len(over)
+
+
+def _check_values(where: str, over: range) -> None:
+    """Check that JSON and the server, whose numbers are doubles, know all values exactly."""
+    if max(abs(over[0]), abs(over[-1]), abs(over.step)) > MAX_VALUE:
+        raise InvalidFlow(
+            f"{where}: values and step of a range must be within ±{MAX_VALUE:,}, got {described(over)}. "
+            "Fix: let the range begin at 0, and add the first value in the handler; or use a list"
+        )
 
 
 def _chunks(texts: Sequence[str], about: dict[str, Any]) -> tuple[str, ...]:

@@ -198,5 +198,6 @@ def _fits_generic(value: object, origin: type, inner: tuple[Any, ...]) -> bool:
     if issubclass(origin, Iterable) and origin is not str:
         if not isinstance(value, Iterable) or isinstance(value, _TEXTS):
             return False
-        return not isinstance(value, Collection) or all(fits(part, inner[0]) for part in value)
+        some = value[:1] if isinstance(value, range) else value
+        return not isinstance(some, Collection) or all(fits(part, inner[0]) for part in some)
     return isinstance(value, origin) if origin is not type else True

@@ -22,6 +22,9 @@ from glidemq_orchestrate.wire.codec import is_utf8, readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import exact
 
+UNREADABLE_ITEMS: Final = "?"
+"""No JSON: the worker fails the elements of the slice with that reason."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -46,7 +49,12 @@ class Slice:
     def from_row(cls, slice_id: str, row: Sequence[str]) -> Slice:
         """Build from the last part of a row of ``gmo_finish_and_fetch``."""
         indexes, tried, items, span = row
-        start, _, step = span.partition(" ")
+        begin, _, width = span.partition(" ")
+        start = step = 0
+        try:
+            start, step = int(begin or 0), int(width or 0)
+        except ValueError:
+            items = UNREADABLE_ITEMS
         known: list[int] = []
         for part in indexes.split(","):
             first, _, last = part.partition("-")
@@ -56,8 +64,8 @@ class Slice:
             known,
             [int(count) for count in tried.split(",")] if tried else [0] * len(known),
             items,
-            int(start or 0),
-            int(step or 0),
+            start,
+            step,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -28,6 +29,18 @@ BAD: dict[str, tuple[dict[str, Any], type[GlideMQError]]] = {
     "node a: over has 100,000,001 elements; the limit is 100,000,000": (
         {"over": range(100_000_001)},
         FlowTooLarge,
+    ),
+    "node a: over has 1,000,000,000,000,000,000,000,000 elements; the limit is 100,000,000": (
+        {"over": range(10**24)},
+        FlowTooLarge,
+    ),
+    "node a: values and step of a range must be within ±9,007,199,254,740,991, got range(9": (
+        {"over": range(2**53 - 1, 2**53 + 1)},
+        InvalidFlow,
+    ),
+    "node a: values and step of a range must be within ±9,007,199,254,740,991, got range(-1": (
+        {"over": range(-(10**19), 0, 10**18)},
+        InvalidFlow,
     ),
     "node a: over must be a range or a list, got 5": ({"over": 5}, InvalidFlow),
     "node a: over must be a range or a list, got 'abc'": ({"over": "abc"}, InvalidFlow),
@@ -70,6 +83,15 @@ def test_a_range_is_two_numbers_however_long() -> None:
         "size": 100_000_000, "per": 0, "running": 5, "failed": 100_000, "start": 7, "step": 1,
     }  # fmt: skip
     assert array.digest == ""
+
+
+def test_another_mistake_is_found_without_walking_the_range() -> None:
+    begun = time.process_time()
+    with pytest.raises(InvalidFlow, match="node b: after must be"):
+        check_flow(
+            FlowSpec("f", [ArrayNode("a", over=range(10**8)), FlowNode("b", after=5)], queue="q")  # type: ignore[arg-type]
+        )
+    assert time.process_time() - begun < 1
 
 
 def test_items_are_packed_in_chunks_of_the_same_number() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -440,6 +441,32 @@ def test_each_element_of_a_slice_that_cannot_run_is_told_to_listeners(
     assert "3 of 3 elements failed" in outcome.failed[0].reason
     assert "DecodeError" in outcome.failed[0].reason
     eventually(lambda: sorted(ended) == [("failed", "x~a", index) for index in range(3)], 15)
+
+
+@pytest.mark.parametrize("over", [range(2**53 - 4, 2**53), range(3 - 2**53, -(2**53), -1)])
+def test_the_largest_values_of_a_range_are_exact(
+    flows: FlowProducer, run_worker: RunWorker, over: range
+) -> None:
+    arrays = ArrayNode("a", over=over), ArrayNode("b", job="a", over=over, as_jobs=True)
+    flow = flows.submit(flow_of(*arrays), flow_id="x")
+    run_worker(["etl"], {"a": lambda ctx: str(ctx.data)})
+    assert flow.wait(timeout=30).state is FlowState.COMPLETED
+    for name in "ab":
+        assert flow.array(name).results() == {index: str(value) for index, value in enumerate(over)}
+
+
+def test_a_range_that_cannot_be_read_fails_alone(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    bad = flows.submit(flow_of(ArrayNode("a", over=range(5))), flow_id="bad")
+    good = flows.submit(flow_of(ArrayNode("a", over=range(5)), FlowNode("b", job="a")), flow_id="good")
+    definition = {"size": 5, "per": 0, "running": 0, "failed": -1, "start": 1e20, "step": 1}
+    redis_client.hset("glide:{etl}:job:bad~a", "gmo:array", json.dumps(definition))
+    run_worker(["etl"], {"a": lambda ctx: ctx.index})
+    assert good.wait(timeout=30).state is FlowState.COMPLETED
+    outcome = bad.wait(timeout=30)
+    assert "5 of 5 elements failed" in outcome.failed[0].reason
+    assert "DecodeError" in outcome.failed[0].reason
 
 
 def test_an_element_cannot_add_nodes(flows: FlowProducer, run_worker: RunWorker) -> None:
