@@ -80,6 +80,9 @@ class FlowBackend(Protocol):
     def nodes(self, ref: FlowRef) -> Op[list[NodeStatus]]:
         """Read every node, dependencies before dependents."""
 
+    def failed(self, ref: FlowRef) -> Op[list[NodeStatus]]:
+        """Read the nodes that failed or did not run because of others, and perhaps other nodes."""
+
     def ranked(self, ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
         """Read every node with its rank, by name; dependencies have a lower rank."""
 
@@ -187,6 +190,7 @@ class _Staged:
     read_record = staticmethod(staged_reading.read_record)
     status = staticmethod(staged_reading.status)
     nodes = staticmethod(staged_reading.nodes)
+    failed = staticmethod(staged_reading.failed)
     ranked = staticmethod(staged_reading.ranked)
     resolved = staticmethod(staged_reading.resolved)
     results = staticmethod(staged_reading.results)
@@ -219,7 +223,7 @@ class _Portable:
     has_queue_timeout = staticmethod(upkeep.has_queue_timeout)
     read_record = staticmethod(records.plain)
     status = staticmethod(portable_reading.status)
-    nodes = staticmethod(portable_reading.nodes)
+    nodes = failed = staticmethod(portable_reading.nodes)
     ranked = staticmethod(portable_reading.ranked)
     resolved = staticmethod(portable_reading.resolved)
     results = staticmethod(portable_reading.results)

@@ -84,6 +84,17 @@ def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str 
     )
 
 
+def failed_node_status(queue: QueueKeys, job_id: str) -> Call[NodeStatus | None]:
+    """The status of a job's node, without its dependencies; None if the job was removed with its name."""
+
+    def decode(reply: Any) -> NodeStatus | None:
+        name, job, *fields = (field or "" for field in reply)
+        row = json.dumps([0, queue.queue, job_id, job])
+        return _read_node(name, row, fields)[1] if name else None
+
+    return job_hash.get_some(queue, job_id, ("gmo:node", "name", *STATUS_FIELDS), decode)
+
+
 class TimedNode(NamedTuple):
     """A node with times from its job: its creation, and its last entry in the stream."""
 

@@ -202,7 +202,7 @@ def queue_failures(queue: QueueKeys, max_examined: int | None) -> Op[FailureGrou
         if max_examined is not None and looked >= max_examined:
             is_partial = True
             break
-        nodes = yield from _nodes(queue.prefix, flow)
+        nodes = yield from _failed(queue.prefix, flow)
         tallies.hold_back(nodes, group_by_node)
         looked += max(len(nodes), FLOW_COST)
     found = tallies.groups()
@@ -236,15 +236,15 @@ def _merged(same: Sequence[FailureGroup]) -> FailureGroup:
     )
 
 
-def _nodes(prefix: str, flow: str) -> Op[list[NodeStatus]]:
-    """The nodes of a flow; none if it was superseded or removed."""
+def _failed(prefix: str, flow: str) -> Op[list[NodeStatus]]:
+    """The failed nodes of a flow, and those that they held back; none if it was superseded or removed."""
     home = yield from ask(home_of(prefix, read_generation(flow)[0]))
     found = (yield from ask(first_generation(home, flow))) if home else None
     if home is None or found is None:
         return []
     ref = ref_of(home, found)
     with suppress(FlowNotFound, FlowExpired, Superseded):
-        return (yield from backend_of(ref).nodes(ref))
+        return (yield from backend_of(ref).failed(ref))
     return []
 
 
@@ -326,7 +326,7 @@ def _first(ids: Sequence[str], jobs: Sequence[_Failure], limit: int) -> tuple[li
 
 def flow_failures(ref: FlowRef) -> Op[FailureGroups]:
     """The groups of the failed nodes of a flow."""
-    nodes = yield from backend_of(ref).nodes(ref)
+    nodes = yield from backend_of(ref).failed(ref)
     failures = yield from _read_nodes(ref, nodes)
     tallies = _Tallies()
     for one in reversed(failures):
@@ -338,7 +338,7 @@ def flow_failures(ref: FlowRef) -> Op[FailureGroups]:
 def failed_nodes(ref: FlowRef, group: str, limit: int) -> Op[list[str]]:
     """The names of the nodes of a flow that failed in a group, oldest first."""
     whole("limit", limit, 1)
-    failures = yield from _read_nodes(ref, (yield from backend_of(ref).nodes(ref)))
+    failures = yield from _read_nodes(ref, (yield from backend_of(ref).failed(ref)))
     return [one.sample.node or "" for one in failures if one.group == group][:limit]
 
 

@@ -31,6 +31,7 @@ from glidemq_orchestrate.flows.home import expire_due, home_of
 from glidemq_orchestrate.flows.node_table import (
     Inputs,
     Row,
+    failed_node_status,
     flat_row,
     flow_nodes,
     flow_results,
@@ -56,10 +57,11 @@ from glidemq_orchestrate.wire.call import (
     ask_all,
     command,
     every_page,
+    members_page,
     parts,
 )
 from glidemq_orchestrate.wire.confirmation import unconfirmed
-from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys, read_ref
 from glidemq_orchestrate.wire.stored import number
 
 _EDGE: Final = "gmo:edge:"
@@ -89,6 +91,22 @@ def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
     """Read every node with its rank, by name."""
     pages = yield from every_page(partial(flow_nodes, ref.home, ref.flow_id))
     return {node.name: (rank, node) for page in pages for rank, node in page}
+
+
+def failed(ref: FlowRef) -> Op[list[NodeStatus]]:
+    """Read the nodes that failed or did not run because of others, without their dependencies."""
+    yield from ask(
+        nodes_page(ref.home, ref.flow_id, "0", ("state",), lambda *_: None, 1)
+    )  # raises if it is gone
+    key, found = f"{ref.home.flow(ref.flow_id)}:failed", list[NodeStatus]()
+    pages = yield from every_page(lambda cursor: members_page(key, cursor, PAGE))
+    for part in parts(sorted({one for page in pages for one in page})):
+        calls = [failed_node_status(*read_ref(ref.home.prefix, one)) for one in part]
+        for node in (yield from ask_all(calls)):
+            if node is None:  # only the table has its name
+                return (yield from nodes(ref))
+            found.append(node)
+    return found
 
 
 def results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:

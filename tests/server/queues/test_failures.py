@@ -20,7 +20,7 @@ from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, JobStateC
 from glidemq_orchestrate.flows.node_table import RequestedChange
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
-from glidemq_orchestrate.queues.failure_groups import failed_nodes, group_of
+from glidemq_orchestrate.queues.failure_groups import failed_nodes, flow_failures, group_of
 from tests.builders import flow, node
 from tests.node import PlainNode
 
@@ -311,3 +311,24 @@ def test_failed_nodes_of_an_ended_flow_are_removed_by_group(
     found.wait(timeout=LONG)
     assert len(queue.remove_failures("upload error")) == 1
     assert shown(queue.failures()) == {"ValueError": (1, 1, 3)}
+
+
+def test_the_failures_of_a_large_flow_cost_what_failed(
+    flows: FlowProducer, hand: Hand, run_worker: RunWorker
+) -> None:
+    run_worker(["etl"], {"fail": fail, "work": lambda ctx: None}, concurrency=50)
+    wide = [node(f"n{number}") for number in range(1_500)]
+    found = flows.submit(flow(node("a", data=("x", None), job="fail"), node("b", "a"), *wide), flow_id="f")
+    assert found.wait(timeout=LONG).status.failed == 2
+    assert sum(1 for _ in hand.steps(flow_failures(found._ref))) <= 4
+    assert shown(found.failures()) == {"ValueError": (1, 1, 1)}
+
+
+def test_a_failed_node_whose_job_was_removed_with_its_name_is_still_counted(
+    flows: FlowProducer, redis_client: Any, run_worker: RunWorker
+) -> None:
+    run_worker(["etl", "spark"], {"fail": fail, "work": lambda ctx: None})
+    found = flows.submit(HELD, flow_id="f")
+    found.wait(timeout=LONG)
+    redis_client.delete(f"{P}job:f~e")
+    assert shown(found.failures()) == {"ValueError": (1, 1, 3), "its job was removed": (1, 1, 0)}

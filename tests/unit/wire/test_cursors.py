@@ -15,8 +15,8 @@ IN_FUNCTIONS = {
     "glidemq_orchestrate/parts/read.lua",
 }
 READERS = ("gmo_flow_nodes", "gmo_flow_results", "gmo_node_inputs")
-# Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies,
-# schedules, failed elements of an array.
+# Read to the end by the operation that begins: the keys of a server, the nodes of a flow, those that failed,
+# dependencies, schedules, failed elements of an array.
 BY_CLIENTS = {
     "call.py",
     "elements.py",
@@ -25,6 +25,7 @@ BY_CLIENTS = {
     "lost_jobs.py",
     "node_table.py",
     "pages.py",
+    "reading.py",
     "tables.py",
     "upkeep.py",
 }
