@@ -33,7 +33,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts, portable, refuse_unreadable
 from glidemq_orchestrate.worker.handlers.context import NO_FLOW
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.handlers.log import about, job_name, log_job
+from glidemq_orchestrate.worker.handlers.log import Lines, about, job_name, log_job
 from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware, inside_out, wrap
 from glidemq_orchestrate.worker.handlers.registered import BackoffStrategy, Registered
 from glidemq_orchestrate.worker.handlers.results import encode_result
@@ -271,6 +271,7 @@ class Executor:
         around: The middleware that overrides ``around``, innermost first.
         jitter: Random numbers, separate from the shared generator, which handlers may seed. Not at module
             level: forked processes would share them.
+        tracebacks: Those of elements of arrays in the log.
     """
 
     handlers: Handlers
@@ -282,6 +283,9 @@ class Executor:
     is_abandoned: bool = False
     around: Sequence[Middleware] = field(init=False)
     jitter: random.Random = field(default_factory=random.Random)
+    tracebacks: Lines = field(
+        default_factory=lambda: Lines(logging.INFO, "elements of arrays raised", "attempts_failed")
+    )
 
     def __post_init__(self) -> None:
         """Select the middleware that overrides ``around``."""
@@ -360,13 +364,17 @@ class Executor:
             return self._outcomes_of_batch(attempts, exc.results)
         first, extra = attempts[0], about("attempt_failed", attempts[0])
         number = first.attempts_made + 1
-        if logger.isEnabledFor(logging.INFO):
+        if logger.isEnabledFor(logging.INFO) and self._may_log(first):
             # The message of such an error says everything, and is logged with the verdict.
             is_complete = isinstance(exc, HandlerSignal | CodecError) and not traceback_text(exc)
             part = exc if logger.isEnabledFor(logging.DEBUG) else from_users(exc)
             shown = None if is_complete else part
             logger.info("%s: attempt %d raised", job_name(first), number, exc_info=shown, extra=extra)
         return [self.outcome_of_error(attempt, exc) for attempt in attempts]
+
+    def _may_log(self, attempt: Attempt) -> bool:
+        """Whether the traceback of an attempt is logged: all of jobs, only some of elements of arrays."""
+        return (attempt.element is None and attempt.slice is None) or self.tracebacks.have_room()
 
     def _outcomes_of_cancel(
         self, execution: Execution, attempts: Sequence[Attempt], exc: asyncio.CancelledError

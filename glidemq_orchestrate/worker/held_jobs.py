@@ -22,7 +22,7 @@ from typing import Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.handlers.log import about
+from glidemq_orchestrate.worker.handlers.log import about, failure_of
 from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware
 from glidemq_orchestrate.worker.handlers.registered import JobEvent, Registered
 
@@ -117,7 +117,7 @@ class JobEvents:
             return
         seconds = outcome.attempt.seconds
         if verdict in ("retrying", "failed"):
-            self.emit(verdict, outcome.attempt, seconds, outcome.text)
+            self.emit(verdict, outcome.attempt, seconds, failure_of(outcome))
         elif verdict == "ok":
             self.emit("completed", outcome.attempt, seconds)
         else:

@@ -18,7 +18,7 @@ from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.executor import Executor, process_token, refuse
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.log import JobLog, about, job_name
+from glidemq_orchestrate.worker.handlers.log import JobLog
 from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.held_jobs import (
     ASIDE_SECONDS,
@@ -255,8 +255,7 @@ class JobRunner:
             except GlideMQError:  # unreachable: a later heartbeat shows whether the lease is lost
                 continue
             if attempt.suspect:
-                text = "%s: runs again after its worker was lost; that costs no attempt"
-                logger.warning(text, job_name(attempt), extra=about("after_loss", attempt))
+                self.log.runs_again(attempt)
         return True
 
     async def _written(self, attempt: Attempt, outcome: Outcome | None) -> Outcome | None:

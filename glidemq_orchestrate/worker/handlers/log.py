@@ -40,6 +40,11 @@ _ENDS: Final = {
 }
 
 
+def failure_of(outcome: Outcome) -> str:
+    """Why an attempt failed. If the server refused what its handler returned, only the job has the reason."""
+    return "its result was refused; the job has the reason" if outcome.kind is Kind.DONE else outcome.text
+
+
 class OneLine(logging.Filter):
     """Keeps a record in one line: an id with a line end could forge log records."""
 
@@ -69,56 +74,22 @@ class _Escaped:
         return in_line(repr(self._error))
 
 
-class JobLog:
-    """Logs how each attempt ended, in one line: the job or its node and flow, the outcome, the seconds.
+class Lines:
+    """Lines of one kind: at most ``MAX_LINES_A_SECOND``; the others of a second are counted in one line.
 
-    Of attempts that end well, at most ``MAX_LINES_A_SECOND`` are logged; the others of a second are counted
-    in one line. At DEBUG, all are logged.
+    At DEBUG, all are logged.
+
+    Args:
+        level: Of the line that counts.
+        what: What it counts, as in "2,431 more jobs ended well".
+        action: Its ``action``.
     """
 
-    def __init__(self) -> None:
-        self._known_as_large: set[tuple[str, str]] = set()
+    def __init__(self, level: int, what: str, action: str) -> None:
+        self._level, self._what, self._action = level, what, action
         self._second, self._lines, self._uncounted = 0.0, 0, 0
 
-    def verdict(self, outcome: Outcome, verdict: str) -> None:
-        """Log the verdict of the server on an outcome."""
-        attempt = outcome.attempt
-        if verdict == "ok":
-            if len(outcome.text) > LARGE_RESULT and outcome.kind is Kind.DONE:
-                self._warn_of_size(attempt, len(outcome.text))
-            if logger.isEnabledFor(logging.INFO):
-                self._accepted(outcome)
-        elif verdict == "retrying":
-            pause = outcome.second / 1000
-            text = "%s: attempt %d failed after %.2f s, runs again in %.4g s: %s"
-            again = attempt.attempts_made + 1, attempt.seconds, pause, outcome.text
-            log_job(logging.INFO, text, attempt, "retrying", *again)
-        elif verdict == "failed":
-            values = attempt.seconds, attempt.attempts_made + 1, outcome.text
-            text = "%s: failed after %.2f s (attempt %d): %s"
-            log_job(logging.ERROR, text, attempt, "job_failed", *values)
-        else:
-            # Also the reply to a repeated report whose first reply was lost.
-            text = "%s: outcome not accepted: %s"
-            log_job(logging.WARNING, text, attempt, "outcome_refused", verdict)
-
-    def _accepted(self, outcome: Outcome) -> None:
-        """Log an end, a skip or a pause at INFO, and what is only handed back at DEBUG."""
-        if outcome.kind is Kind.BACK or (outcome.kind is Kind.LATER and outcome.second == UNBEGUN):
-            log_job(logging.DEBUG, "%s: returned to its queue", outcome.attempt, "returned")
-            return
-        if not self._has_room():
-            return
-        if outcome.kind is Kind.ELEMENTS:
-            count, seconds = outcome.elements, outcome.attempt.seconds
-            text = "%s: %s elements completed in %.2f s"
-            log_job(logging.INFO, text, outcome.attempt, "elements_completed", f"{count:,}", seconds)
-            return
-        action, text = _ENDS[outcome.kind]
-        reason = (outcome.text,) if outcome.kind is Kind.SKIP else ()
-        log_job(logging.INFO, text, outcome.attempt, action, outcome.attempt.seconds, *reason)
-
-    def _has_room(self) -> bool:
+    def have_room(self) -> bool:
         """Whether another line may be written in this second; logs how many were left out before."""
         now = time.monotonic()
         if now - self._second >= 1:
@@ -133,12 +104,79 @@ class JobLog:
         return False
 
     def flush(self) -> None:
-        """Log how many ends had no line of their own."""
+        """Log how many had no line of their own."""
         if self._uncounted:
-            text = "%s more jobs ended well (at most %d lines a second)"
-            extra = {"action": "jobs_ended", "jobs": self._uncounted}
-            logger.info(text, f"{self._uncounted:,}", MAX_LINES_A_SECOND, extra=extra)
+            text = f"%s more {self._what} (at most %d lines a second)"
+            extra = {"action": self._action, "jobs": self._uncounted}
+            logger.log(self._level, text, f"{self._uncounted:,}", MAX_LINES_A_SECOND, extra=extra)
         self._uncounted = 0
+
+
+class JobLog:
+    """Logs how each attempt ended, in one line: the job or its node and flow, the outcome, the seconds.
+
+    Of what can happen to very many jobs at the same moment, only some have a line of their own: ends that
+    are good, refused outcomes, starts after the loss of a worker, and failures of elements of arrays.
+    """
+
+    def __init__(self) -> None:
+        self._known_as_large: set[tuple[str, str]] = set()
+        self._good = Lines(logging.INFO, "jobs ended well", "jobs_ended")
+        self._refused = Lines(logging.WARNING, "outcomes were not accepted", "outcomes_refused")
+        self._again = Lines(logging.WARNING, "run again after a worker was lost", "after_losses")
+        self._failed = Lines(logging.ERROR, "elements of arrays failed", "elements_failed")
+        self._retried = Lines(logging.INFO, "elements of arrays failed and run again", "elements_retrying")
+
+    def verdict(self, outcome: Outcome, verdict: str) -> None:
+        """Log the verdict of the server on an outcome."""
+        attempt = outcome.attempt
+        if verdict == "ok":
+            if len(outcome.text) > LARGE_RESULT and outcome.kind is Kind.DONE:
+                self._warn_of_size(attempt, len(outcome.text))
+            if logger.isEnabledFor(logging.INFO):
+                self._accepted(outcome)
+        elif verdict == "retrying":
+            if attempt.element is None or self._retried.have_room():
+                pause = outcome.second / 1000
+                text = "%s: attempt %d failed after %.2f s, runs again in %.4g s: %s"
+                again = attempt.attempts_made + 1, attempt.seconds, pause, outcome.text
+                log_job(logging.INFO, text, attempt, "retrying", *again)
+        elif verdict == "failed":
+            if attempt.element is None or self._failed.have_room():
+                text = "%s: failed after %.2f s (attempt %d): %s"
+                values = attempt.seconds, attempt.attempts_made + 1, failure_of(outcome)
+                log_job(logging.ERROR, text, attempt, "job_failed", *values)
+        elif self._refused.have_room():
+            # Also the reply to a repeated report whose first reply was lost.
+            text = "%s: outcome not accepted: %s"
+            log_job(logging.WARNING, text, attempt, "outcome_refused", verdict)
+
+    def runs_again(self, attempt: Attempt) -> None:
+        """Log that an attempt begins whose job was held by a worker that was lost."""
+        if self._again.have_room():
+            text = "%s: runs again after its worker was lost; that costs no attempt"
+            log_job(logging.WARNING, text, attempt, "after_loss")
+
+    def _accepted(self, outcome: Outcome) -> None:
+        """Log an end, a skip or a pause at INFO, and what is only handed back at DEBUG."""
+        if outcome.kind is Kind.BACK or (outcome.kind is Kind.LATER and outcome.second == UNBEGUN):
+            log_job(logging.DEBUG, "%s: returned to its queue", outcome.attempt, "returned")
+            return
+        if not self._good.have_room():
+            return
+        if outcome.kind is Kind.ELEMENTS:
+            count, seconds = outcome.elements, outcome.attempt.seconds
+            text = "%s: %s elements completed in %.2f s"
+            log_job(logging.INFO, text, outcome.attempt, "elements_completed", f"{count:,}", seconds)
+            return
+        action, text = _ENDS[outcome.kind]
+        reason = (outcome.text,) if outcome.kind is Kind.SKIP else ()
+        log_job(logging.INFO, text, outcome.attempt, action, outcome.attempt.seconds, *reason)
+
+    def flush(self) -> None:
+        """Log how many had no line of their own."""
+        for lines in (self._good, self._refused, self._again, self._failed, self._retried):
+            lines.flush()
 
     def _warn_of_size(self, attempt: Attempt, size: int) -> None:
         """Warn once per job name: large results fill the memory of the server."""

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Backoff, FlowProducer, FlowSpec, Skip
+from glidemq_orchestrate import (
+    ArrayNode,
+    Backoff,
+    Context,
+    FlowProducer,
+    FlowSpec,
+    Middleware,
+    Skip,
+    Unrecoverable,
+)
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import JobFailed
-from glidemq_orchestrate.worker import Handlers
-from glidemq_orchestrate.worker.handlers.log import MAX_LINES_A_SECOND
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker import Handlers, JobEvent
+from glidemq_orchestrate.worker.handlers.log import MAX_LINES_A_SECOND, JobLog
 from glidemq_orchestrate.worker.services.service import logger
 from tests.builders import node
 
@@ -196,3 +208,69 @@ def test_a_rush_of_jobs_is_counted_instead_of_flooding_the_log(
 
     eventually(lambda: lines() + counted() == count, timeout=10)
     assert counted() > 0
+
+
+def test_what_happens_to_many_elements_at_once_is_counted_too(
+    url: str, run_worker: RunWorker, caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    caplog.set_level(logging.INFO, logger="glidemq_orchestrate")
+    count = 10 * MAX_LINES_A_SECOND
+
+    def are_ended(words: str, total: int) -> bool:
+        found = [record for record in caplog.records if words in record.getMessage()]
+        counted = [record.jobs for record in found if hasattr(record, "jobs")]
+        return bool(counted) and len(found) - len(counted) + sum(counted) == total
+
+    def work(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise ValueError(f"no row {ctx.index}")
+        raise Unrecoverable("no table")
+
+    with FlowProducer(url) as flows:
+        array = ArrayNode("work", over=range(count), attempts=2, backoff=Backoff(delay=0.01))
+        flow = flows.submit(FlowSpec("rush", [array], queue="etl"))
+        run_worker(["etl"], {"work": work}, url=url, middleware=[Middleware()])
+        assert flow.wait(timeout=60).state == "failed"
+    eventually(lambda: are_ended(" raised", 2 * count), timeout=10)
+    eventually(lambda: are_ended(" failed", 2 * count), timeout=10)
+
+
+async def test_refused_outcomes_and_starts_after_a_loss_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    log, more = JobLog(), 20
+    attempt = Attempt.from_wire("etl", "1-1", "token", {"id": "7", "name": "work"})
+    for _ in range(MAX_LINES_A_SECOND + more):
+        log.verdict(Outcome(attempt, Kind.DONE, "1"), "stale job 7 was removed")
+        log.runs_again(attempt)
+    log.flush()
+    assert Counter(caplog.messages) == {
+        "job 7 (work): outcome not accepted: stale job 7 was removed": MAX_LINES_A_SECOND,
+        "job 7 (work): runs again after its worker was lost; that costs no attempt": MAX_LINES_A_SECOND,
+        f"{more} more outcomes were not accepted (at most {MAX_LINES_A_SECOND} lines a second)": 1,
+        f"{more} more run again after a worker was lost (at most {MAX_LINES_A_SECOND} lines a second)": 1,
+    }
+
+
+def test_a_result_that_is_refused_is_not_logged_as_the_reason(
+    url: str, run_worker: RunWorker, caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    reasons = list[str]()
+
+    class Listener(Middleware):
+        def on_event(self, event: JobEvent) -> None:
+            if event.kind == "failed":
+                reasons.append(event.reason)
+
+    def grow(ctx: Context) -> str:
+        ctx.flow.append([2], to="work")
+        return "a secret result"
+
+    with FlowProducer(url) as flows:
+        nodes = ArrayNode("work", over=[1]), node("grow", "work", job="grow")
+        flow = flows.submit(FlowSpec("f", nodes, queue="etl"), flow_id="x")
+        run_worker(["etl"], {"work": lambda ctx: 1, "grow": grow}, url=url, middleware=[Listener()])
+        (failed,) = flow.wait(timeout=30).failed
+    assert failed.reason == "it cannot add elements: array work has ended"
+    refused = "its result was refused; the job has the reason"
+    eventually(lambda: reasons == [refused], timeout=10)
+    assert any(line.endswith(refused) for line in caplog.messages)
+    assert "a secret result" not in caplog.text
