@@ -251,11 +251,19 @@ def about(action: str, job: Attempt | JobEvent) -> dict[str, Any]:
 
 
 class FailureLog:
-    """Logs the failures that a service survives: immediately at first, then once a minute with a count."""
+    """Logs the failures that a service survives: immediately at first, then once a minute with a count.
+
+    If a server cannot be reached, everything that needs it fails in the same way: that has one line. The
+    others, and that they work again, are logged at DEBUG.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._known: dict[str, tuple[str, float, int]] = {}
+        self._outages: dict[str, tuple[str, float]] = {}
+        """The text of an outage -> which activity has logged it, and when."""
+        self._shown: set[str] = set()
+        """The activities of which a failure was logged."""
 
     def report(self, what: str, exc: BaseException) -> None:
         """Log a failure, unless the same one was logged within the last minute."""
@@ -268,16 +276,30 @@ class FailureLog:
         again = f" ({count} more times since)" if count and text == known else ""
         is_outage = isinstance(exc, TransportError)
         level, action = (logging.WARNING, "reconnect") if is_outage else (logging.ERROR, "survived")
+        if is_outage and self._is_shown(what, text, now):
+            level = logging.DEBUG
+        else:
+            self._shown.add(what)
         error = None if isinstance(exc, GlideMQError) else exc
         extra = {"action": action, "worker": self._name}
         values = self._name, what, again, text
         logger.log(level, "%s: %s failed and is retried%s: %s", *values, exc_info=error, extra=extra)
 
+    def _is_shown(self, what: str, text: str, now: float) -> bool:
+        """Whether another activity has logged this outage within the last minute; else this one does."""
+        recent = {one: by for one, by in self._outages.items() if now - by[1] < REPEAT_SECONDS}
+        self._outages = recent
+        return recent.setdefault(text, (what, now))[0] != what
+
     def clear(self, what: str) -> None:
         """Log that the activity works again; its next failure is logged immediately."""
-        if self._known.pop(what, None) is not None:
-            extra = {"action": "recovered", "worker": self._name}
-            logger.info("%s: %s works again", self._name, what, extra=extra)
+        if self._known.pop(what, None) is None:
+            return
+        self._outages = {text: by for text, by in self._outages.items() if by[0] != what}
+        level = logging.INFO if what in self._shown else logging.DEBUG
+        self._shown.discard(what)
+        extra = {"action": "recovered", "worker": self._name}
+        logger.log(level, "%s: %s works again", self._name, what, extra=extra)
 
 
 MAX_LINES: Final = 1_000
