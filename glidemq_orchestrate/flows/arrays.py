@@ -36,6 +36,7 @@ JOBS_AT_ONCE: Final = 200
 """How many elements are jobs at once, if they are: one call may have to take all of them back."""
 _OF_JOBS: Final = ("lifo", "ttl", "ordering", "cost", "fallbacks")
 """Options that only jobs have."""
+_FIELD: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_.]*\}")
 _ITEM: Final = re.compile(r"\{item(?:\.([A-Za-z0-9_]+))?\}")
 
 
@@ -78,6 +79,8 @@ def checked_array(node: ArrayNode) -> CheckedArray:
             f"{where}: data of an array must be an object, since the item is added to it. "
             "Fix: leave data out, and the item is ctx.data"
         )
+    if node.data is not None and "item" in node.data:
+        raise InvalidFlow(f"{where}: data of an array cannot have the key 'item', which each item gets")
     about: dict[str, Any] = {
         "size": size,
         "per": 0,
@@ -125,6 +128,11 @@ def _as_jobs(where: str, node: ArrayNode) -> dict[str, Any]:
         return {}
     key = options.ordering.key if options.ordering else ""
     if "{item" not in key:
+        if found := _FIELD.search(key):
+            raise InvalidFlow(
+                f"{where}: an ordering key can contain {{item}} or {{item.field}}, got {found[0]} in "
+                f"{described(key)}"
+            )
         return {"jobs": JOBS_AT_ONCE}
     _check_keys(where, options, key, node.over)
     return {"jobs": JOBS_AT_ONCE, "keyed": True}

@@ -258,7 +258,8 @@ def change_nodes(ref: FlowRef, nodes: Selection, requested: RequestedChange, clo
     """Change nodes; returns the names of those that this request has changed, now or in an earlier try.
 
     Raises:
-        NodeNotFound: The flow has no node with one of the names. Nothing was changed.
+        NodeNotFound: The flow has no node with one of the names, or it is an element of an array. Nothing was
+            changed.
         NodeNotEnded: A named node to rerun has not ended. Nothing was changed.
         NodeNotRepeatable: A node that would rerun has added nodes, or its job was removed.
         FlowEnded: The flow is being cancelled.
@@ -270,7 +271,24 @@ def change_nodes(ref: FlowRef, nodes: Selection, requested: RequestedChange, clo
     if strict and len(names) > backend.max_changes(len(requested.text)):
         yield from _check_ended(ref, names, requested)
         strict = False
-    return (yield from backend.change(ref, names, requested, clock, strict=strict))
+    try:
+        return (yield from backend.change(ref, names, requested, clock, strict=strict))
+    except NodeNotFound:
+        yield from _refuse_elements(ref, names)
+        raise
+
+
+def _refuse_elements(ref: FlowRef, names: Sequence[str]) -> Op[None]:
+    """Raise a clearer error if one of the names is that of an element of an array."""
+    known = {node.name for node in (yield from backend_of(ref).nodes(ref))}
+    for name in names:
+        array, _, position = name.removesuffix("]").rpartition("[")
+        if name not in known and array in known and position.isdecimal():
+            raise NodeNotFound(
+                f"the flow has no node {name}; elements of an array cannot be cancelled, completed, skipped "
+                f"or rerun one by one. Fix: name the node {array}, or retry the flow, which runs failed "
+                "elements again"
+            )
 
 
 def _matching(ref: FlowRef, nodes: Selection, requested: RequestedChange) -> Op[list[str]]:

@@ -9,12 +9,13 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import DecodeError, FlowTooLarge, ServerBusy
+from glidemq_orchestrate.errors import ConfigurationError, DecodeError, FlowTooLarge, ServerBusy
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.elements import results_in_flow
 from glidemq_orchestrate.flows.node_table import read_results
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import NODE
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -220,6 +221,7 @@ class RunningFlow(FlowOfNode):
 
         Raises:
             RuntimeError: This job is not an element of an array over a list, or with ``to``, it is one.
+            ConfigurationError: ``items`` is a text or an object, so it is one item and no list.
             EncodeError, PayloadTooLarge: An item is not JSON, or too large. Nothing was added.
             FlowTooLarge: These would be too many or too large. Nothing was added.
         """
@@ -228,6 +230,8 @@ class RunningFlow(FlowOfNode):
             super().append(items, to=to)
         if to is not None:
             NODE.check(to)
+        if isinstance(items, str | bytes | Mapping):
+            raise ConfigurationError(f"items must be a list, got {described(items)}. Fix: append([...])")
         texts = [*self.appended.get(name, ()), *encode_each(list(items), where="item")]
         appended = {**self.appended, name: texts}
         sizes = [len(text) for texts in appended.values() for text in texts]

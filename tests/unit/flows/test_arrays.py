@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import ArrayNode, FlowNode, FlowSpec, check_flow
+from glidemq_orchestrate import ArrayNode, FlowNode, FlowSpec, Ordering, check_flow
 from glidemq_orchestrate.errors import EncodeError, FlowTooLarge, GlideMQError, InvalidFlow, PayloadTooLarge
 from glidemq_orchestrate.flows.arrays import CheckedArray
 from glidemq_orchestrate.flows.elements import contains, split_name, summary_of
@@ -48,6 +48,11 @@ BAD: dict[str, tuple[dict[str, Any], type[GlideMQError]]] = {
     "node a: item 1 is not JSON: Object of type object": ({"over": [1, object()]}, EncodeError),
     "node a: item 0 is 1,048,578 bytes": ({"over": ["x" * 1_048_576]}, PayloadTooLarge),
     "node a: data of an array must be an object": ({"over": [1], "data": [2]}, InvalidFlow),
+    "node a: data of an array cannot have the key 'item'": ({"over": [1], "data": {"item": 2}}, InvalidFlow),
+    "node a: an ordering key can contain {item} or {item.field}, got {itm.id} in 'c-{itm.id}'": (
+        {"over": [{"id": 1}], "ordering": Ordering("c-{itm.id}")},
+        InvalidFlow,
+    ),
     "node a: as_jobs must be True or False, got 1": ({"over": [1], "as_jobs": 1}, InvalidFlow),
     "node a: max_running must be a whole number of at least 1, got 0": (
         {"over": [1], "max_running": 0},

@@ -127,6 +127,8 @@ def test_a_retry_keeps_what_was_added_and_a_rerun_begins_anew(
             "1,000 items with 1,048,576 characters in all, not 3 with 1,200,010",
         ),
         (["a"], [1, object()], "item 1 is not JSON"),
+        (["a"], "page.html", "items must be a list, got 'page.html'. Fix: append([...])"),
+        (["a"], {"page": 1}, "items must be a list, got {'page': 1}. Fix: append([...])"),
         (range(1), [1], "not an element of an array over a list"),
     ],
 )
