@@ -16,6 +16,7 @@ from glidemq_orchestrate.shards import split_shard
 MAX_SHOWN: Final = 20
 MAX_LOOKED: Final = 200
 MAX_NAMED: Final = 5
+_ACTIVE: Final = "a"
 _HELD: Final = frozenset("wdu")
 """The letters of nodes that wait for something else than other nodes."""
 
@@ -55,17 +56,21 @@ async def waits_of(view: FlowView, node: NodeStatus) -> dict[str, Any]:
 async def waits_of_flow(view: FlowView) -> dict[str, Any]:
     """What the nodes of a flow wait for that wait for no other nodes, by reason; of many, the first ones.
 
+    Active ones are among them if their worker has been silent.
+
     Returns:
-        ``waits``: the reasons, those that are not merely a turn first. ``looked``: at so many nodes, ``of``
-        so many.
+        ``waits``: the reasons, those that are not merely a turn first. ``looked``: at so many nodes that wait,
+        ``of`` so many.
     """
     flow, snapshot = view.flow, view.snapshot
-    idle = [
-        name for name, counts in (await view.once("arrays", view.arrays)).items() if not counts["running"]
-    ]
-    held = [name for name, letter in zip(snapshot.names, snapshot.letters, strict=True) if letter in _HELD]
-    names = [*idle, *held]
-    nodes = await flow.nodes(names[:MAX_LOOKED]) if names else []
+    arrays = await view.once("arrays", view.arrays)
+    idle = [name for name, counts in arrays.items() if not counts["running"]]
+    letters = list(zip(snapshot.names, snapshot.letters, strict=True))
+    active = [name for name, letter in letters if letter == _ACTIVE and name not in arrays][:MAX_LOOKED]
+    held = [name for name, letter in letters if letter in _HELD]
+    waiting = [*idle, *held]
+    names = [*active, *waiting[:MAX_LOOKED]]
+    nodes = await flow.nodes(names) if names else []
     by_name = {node.name: node for node in nodes}
     found: dict[str, dict[str, Any]] = {}
     for name, wait in (await flow.waits(nodes)).items():
@@ -78,7 +83,7 @@ async def waits_of_flow(view: FlowView) -> dict[str, Any]:
         :MAX_SHOWN
     ]
     waits = [{**row, "count": len(row["nodes"]), "nodes": row["nodes"][:MAX_NAMED]} for row in rows]
-    return {"waits": waits, "looked": len(nodes), "of": len(names)}
+    return {"waits": waits, "looked": min(len(waiting), MAX_LOOKED), "of": len(waiting)}
 
 
 def wait_row(wait: Wait | None) -> dict[str, Any] | None:

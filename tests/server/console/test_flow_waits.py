@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 from playwright.sync_api import Page, expect
 
 from glidemq_orchestrate import ArrayNode, Backoff, Context, Flow, FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate.attempts import exchange
+from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.console import node_waits
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
 
 
 def waits(console: TestClient) -> Any:
@@ -85,3 +90,21 @@ def test_a_node_that_did_not_run_leads_to_the_cause(failed: Flow, look: Callable
     reason.get_by_role("link", name="clean[3]").click()
     expect(page.locator("h1")).to_contain_text("clean[3]")
     expect(page.locator("main")).not_to_contain_text("The cause is")
+
+
+def test_a_flow_names_active_nodes_whose_worker_is_lost(
+    console: TestClient, flows: FlowProducer, hand: Hand, eventually: Eventually, look: Callable[..., Page]
+) -> None:
+    flow = flows.submit(FlowSpec("n", [FlowNode("a"), FlowNode("b", after=["a"])], queue="etl"), flow_id="f")
+    lost, keys = "gmo-worker-1-lost", QueueKeys("glide", "etl")
+    past = int(flows.now().timestamp() * 1000) - 90_000
+    hand.run(worker_ops.open_queues([keys]))
+    hand.run(ask(exchange.finish_and_fetch(keys, lost, exchange.Request((), 1, f"{lost}/t"), past)))
+    assert flow.node("a").state == "active"
+    (lone,) = eventually(lambda: waits(console)["waits"])
+    assert lone["reason"].startswith("its worker has been silent since ")
+    assert lone["reason"].endswith(": no live worker serves queue etl")
+    assert (lone["nodes"], lone["queue"], waits(console)["of"]) == (["a"], "etl", 0)
+    wrong = look("#/flows/f").get_by_role("region", name="What is wrong")
+    expect(wrong).to_contain_text("1 node waits: its worker has been silent since ")
+    expect(wrong).not_to_contain_text("Nobody supervises this flow")

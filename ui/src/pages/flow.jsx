@@ -232,7 +232,7 @@ function Wrong({ id, flow, groups, failures, more }) {
   const isIdle = flow.state === "running" && groups.length > 0 && !states.active;
   const held = useData(flow.state === "running" ? ["flows", id, "waits"] : null, {}, 10000).data;
   const waits = list(held?.waits).filter((one) => isIdle || !one.is_turn);
-  const isUnserved = waits.some(({ reason }) => str(reason).startsWith("no live worker"));
+  const isUnserved = waits.some(({ reason }) => str(reason).includes("no live worker"));
   const causes = list(failures.data?.groups);
   const isAlone = flow.state === "running" && flow.supervised === false && !isUnserved;
   if (!flow.reason && !causes.length && !isIdle && !isAlone && !waits.length) return null;
