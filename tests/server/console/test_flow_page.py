@@ -122,3 +122,14 @@ def test_a_read_only_flow_page_retries_no_group(
     console = open_console(read_only=True)
     reply = console.post("/api/flows/f/retry-group", headers=WRITES, json={"group": "disk"})
     assert reply.status_code in (404, 405)
+
+
+def test_a_flow_has_the_generation_that_all_others_name(flows: FlowProducer, look: Callable[..., Page]) -> None:
+    flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="etl")]), flow_id="f")
+    head = look("#/flows/f").locator("header.head")
+    expect(head).to_contain_text("running")
+    expect(head).not_to_contain_text("generation")
+    expect(head).to_contain_text("running for ")
+    flow.restart()
+    assert flow.status().generation == 1
+    expect(head).to_contain_text(", generation 1, created")

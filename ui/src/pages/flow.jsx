@@ -178,9 +178,9 @@ function Head({ flow, groups, id, after }) {
       <p class="quiet">
         <code>{str(flow.id)}</code> <Copy text={str(flow.id)} />
         {" in "}<a href={queueLink(str(flow.queue))}>{str(flow.queue)}</a>
-        {flow.generation > 0 && `, generation ${flow.generation + 1}`}
+        {flow.generation > 0 && `, generation ${flow.generation}`}
         {", created "}<Time at={flow.created_at} />{flow.finished_at ? ", ended " : ""}{flow.finished_at && <Time at={flow.finished_at} />}
-        {", lasted "}<Lasted from={flow.created_at} to={flow.finished_at} />
+        {isOver(flow) ? ", lasted " : ", running for "}<Lasted from={flow.created_at} to={flow.finished_at} />
       </p>
       <Labels labels={flow.labels} href={(label) => link(["flows"], { label })} />
       {flow.note && <p>{cut(flow.note, 1000)}</p>}
