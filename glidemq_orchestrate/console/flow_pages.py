@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from glidemq_orchestrate.console.guard import check_flow, check_signed_in
+from glidemq_orchestrate.console.job_search import find_jobs
 from glidemq_orchestrate.console.node_waits import waits_of_flow
 from glidemq_orchestrate.console.parts import Name, Shared, failure_rows, flow_row, node_row
 from glidemq_orchestrate.console.shown import time_text
@@ -60,7 +61,8 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
 ) -> dict[str, Any]:
     """Flows, newest first. A search matches ids, names, labels such as a DAG or a run, and ids of jobs.
 
-    ``searched``: after so many flows it has stopped, and goes on from ``next``.
+    ``searched``: after so many flows it has stopped, and goes on from ``next``. ``jobs``: those with this id
+    that are nodes of no flow; queues are looked at for a number, and if nothing else matches.
     """
     producer = console.client.flows
     key, is_label, value = label.partition("=")
@@ -87,8 +89,13 @@ async def flows(  # noqa: PLR0913, PLR0917  its filters
             break
     is_cut = before is not None and len(found) < limit
     last = before if is_cut else found[-1] if len(found) == limit and before is not None else None
+    ids, by_job = {one.id for one in found}, dict[str, Any](flows=[], jobs=[])
+    is_id = len(words) == 1 and (not found or words[0].isdecimal())
+    if is_id and not (cursor or any(filters.values())):
+        by_job = await find_jobs(console, request, search.strip())
     return {
-        "flows": [flow_row(one) for one in found],
+        "flows": [*(one for one in by_job["flows"] if one["id"] not in ids), *map(flow_row, found)],
+        "jobs": by_job["jobs"],
         "next": _cursor_of(last) if last is not None else None,
         "searched": looked if is_cut else None,
     }

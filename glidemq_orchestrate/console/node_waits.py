@@ -59,7 +59,7 @@ async def waits_of_flow(view: FlowView) -> dict[str, Any]:
     Active ones are among them if their worker has been silent.
 
     Returns:
-        ``waits``: the reasons, those that are not merely a turn first. ``looked``: at so many nodes that wait,
+        ``waits``: the reasons, those that are not merely a turn first. ``looked``: at so many that wait,
         ``of`` so many.
     """
     flow, snapshot = view.flow, view.snapshot

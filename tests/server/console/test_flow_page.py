@@ -124,7 +124,9 @@ def test_a_read_only_flow_page_retries_no_group(
     assert reply.status_code in (404, 405)
 
 
-def test_a_flow_has_the_generation_that_all_others_name(flows: FlowProducer, look: Callable[..., Page]) -> None:
+def test_a_flow_has_the_generation_that_all_others_name(
+    flows: FlowProducer, look: Callable[..., Page]
+) -> None:
     flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="etl")]), flow_id="f")
     head = look("#/flows/f").locator("header.head")
     expect(head).to_contain_text("running")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from glidemq_orchestrate import (
     ArrayNode,
@@ -71,6 +72,26 @@ def test_flows_are_listed_newest_first_in_pages(console: TestClient, flows: Flow
 def test_a_search_finds_ids_labels_and_jobs(console: TestClient, failed: Flow, words: str) -> None:
     assert [flow["id"] for flow in get(console, "/api/flows", search=words)["flows"]] == [failed.id]
     assert get(console, "/api/flows", search=f"{words} other")["flows"] == []
+
+
+def test_a_search_finds_a_job_by_an_id_that_does_not_tell_its_flow(
+    console: TestClient, flows: FlowProducer, queue: Queue, look: Callable[..., Page]
+) -> None:
+    flows.submit(FlowSpec("n", [FlowNode("a b", queue="etl")]), flow_id="spaced")
+    hashed = flows.get("spaced").node("a b").job_id
+    assert "spaced" not in hashed
+    found = get(console, "/api/flows", search=f" {hashed} ")
+    assert ([flow["id"] for flow in found["flows"]], found["jobs"]) == (["spaced"], [])
+    assert get(console, "/api/flows", search=f"{hashed} other")["flows"] == []
+    assert get(console, "/api/flows", search=hashed, state="cancelled")["flows"] == []
+    job_id = queue.add("clean")
+    flows.submit(FlowSpec("n", [FlowNode("a", queue="etl")]), flow_id=f"flow {job_id}")
+    found = get(console, "/api/flows", search=job_id)
+    assert [flow["id"] for flow in found["flows"]] == [f"flow {job_id}"]
+    assert found["jobs"] == [{"queue": "etl", "id": job_id, "name": "clean", "state": "waiting"}]
+    page = look(f"#/flows?search={job_id}")
+    page.get_by_role("link", name=f"clean {job_id}").click()
+    expect(page.locator("h1")).to_contain_text(job_id)
 
 
 def test_a_search_says_where_it_stopped_and_goes_on(

@@ -1,6 +1,6 @@
 // The list of flows, newest first.
 import { useData, now } from "../api.js";
-import { flowLink, link, route, setParams } from "../route.js";
+import { flowLink, jobLink, link, queueLink, route, setParams } from "../route.js";
 import { FlowBar } from "../parts/bar.jsx";
 import { State } from "../parts/states.jsx";
 import { Choice, Problem, Search, Table } from "../parts/table.jsx";
@@ -37,11 +37,26 @@ const COLUMNS = [
   ), "wide"],
 ];
 
+const JOBS = [
+  ["State", (job) => <State state={job.state} />],
+  ["Job", (job) => <a class="name" href={jobLink(str(job.queue), str(job.id))}>{str(job.name)} <Short text={job.id} size={60} /></a>, "wide"],
+  ["Queue", (job) => <a href={queueLink(str(job.queue))}><Short text={job.queue} size={60} /></a>],
+];
+
+/** Jobs with the id that was searched for. */
+const Jobs = ({ rows }) => (
+  <section>
+    <h2>Jobs outside flows with this id</h2>
+    <Table label="Jobs" columns={JOBS} rows={rows} keyOf={(job) => `${job.queue} ${job.id}`} />
+  </section>
+);
+
 export function Flows() {
   const { state, search, label, hours, cursor } = route.value.params;
   const source = useData(["flows"], { state, search, label, since: since(Number(hours)), limit: 50, cursor });
   const filter = (changes) => setParams({ cursor: "", ...changes });
   const rows = list(source.data?.flows);
+  const jobs = list(source.data?.jobs);
   return (
     <>
       <h1>Flows</h1>
@@ -53,7 +68,8 @@ export function Flows() {
         <Search label="Label" value={label ?? ""} hint="key=value" isMain={false} onChange={(text) => filter({ label: text })} />
       </form>
       <Problem error={source.error} />
-      {source.data && (
+      {jobs.length > 0 && <Jobs rows={jobs} />}
+      {source.data && (rows.length > 0 || !jobs.length) && (
         <Table label="Flows" columns={COLUMNS} rows={rows} keyOf={(flow) => flow.id} isLoading={source.isLoading}
           none={source.data.searched ? "No flow among these matches." : state || search || label || hours ? "No flow matches these filters." : "There are no flows yet."} />
       )}
