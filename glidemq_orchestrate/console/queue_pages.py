@@ -55,7 +55,8 @@ async def queues(console: Shared) -> dict[str, Any]:
             "paused": is_paused,
             "counts": _counts(counts.with_elements()),
             "at_least": sorted(counts.at_least),
-            "workers": sum(worker.runs_jobs for worker in workers),
+            "workers": (running := sum(worker.runs_jobs for worker in workers)),
+            "subscribers": len(workers) - running,
         }
 
     return {"queues": await for_each(await console.queues(), read)}

@@ -76,3 +76,5 @@ def test_workers_of_subscriptions_are_shown_with_their_code(url: str, look: Call
             expect(code).to_contain_text(f"subscription {name}: {work.__module__}:work")
         page.goto(f"{page.url.partition('#')[0]}#/workers")
         expect(page.locator("tbody")).to_contain_text(f"subscription billing{work.__module__}:work")
+        page.goto(f"{page.url.partition('#')[0]}#/queues")
+        expect(page.locator("tbody")).to_contain_text("0, 2 of subscriptions")

@@ -96,7 +96,7 @@ def test_a_subscription_serves_no_jobs(console: TestClient, url: str, eventually
         queue.add("waits", options=JobOptions(priority=1))
         assert eventually(lambda: get(console, "/api/workers")["unserved"]) == ["news"]
         (row,) = get(console, "/api/queues")["queues"]
-        assert (row["name"], row["workers"]) == ("news", 0)
+        assert (row["name"], row["workers"], row["subscribers"]) == ("news", 0, 1)
         assert 'glidemq_queue_workers{queue="news"} 0.0' in console.get("/metrics").text
 
 

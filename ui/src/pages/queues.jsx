@@ -24,6 +24,7 @@ const COLUMNS = [
   ["Workers", (queue) => (
     <span>
       {number(queue.workers ?? 0)}
+      {queue.subscribers > 0 && `, ${number(queue.subscribers)} of subscriptions`}
       {!queue.workers && open(queue.counts) > 0 && <strong class="s-failed"> none serves it</strong>}
       {queue.paused && <strong class="s-waiting"> paused</strong>}
     </span>
