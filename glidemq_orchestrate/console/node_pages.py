@@ -184,16 +184,18 @@ async def _payloads(console: Any, flow: AsyncFlow, node: NodeStatus) -> dict[str
 
 async def _record(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any]:
     """Log and history."""
-    found: dict[str, Any] = {"logs": {"lines": [], "total": 0, "first": 0}, "history": []}
+    found: dict[str, Any] = {"logs": {"lines": [], "total": 0, "first": 0}}
+    found |= {"history": [], "history_is_partial": False}
     try:
         total = (await flow.logs({node.name: 0}, limit=1))[node.name].total
         read = (await flow.logs({node.name: max(total - LOG_LINES, 0)}, limit=LOG_LINES))[node.name]
         lines = [masked_line(line) for line in read.lines]
         found["logs"] = {"lines": lines, "total": read.total, "first": read.first}
+        history = await flow.node_history(node.name)
         found["history"] = [
-            {"at": time_text(one.at), "what": one.kind, "detail": masked_line(one.detail)}
-            for one in await flow.node_history(node.name)
+            {"at": time_text(one.at), "what": one.kind, "detail": masked_line(one.detail)} for one in history
         ]
+        found["history_is_partial"] = history.is_partial
     except GlideMQError:
         pass  # an element of an array has none of its own, and a removed job has lost its
     return found

@@ -382,3 +382,8 @@ def test_a_schedule_is_run_now_by_clicking(queue: Queue, url: str, look: Callabl
         dialog.get_by_role("button", name="Resume").click()
         expect(page.locator("ol.times li")).to_have_count(10)
         assert not schedules.get("night / 1").paused
+
+
+def test_a_node_says_that_its_history_may_have_gaps(failed: Flow, look: Callable[..., Page]) -> None:
+    page = look("#/flows/night%2F1/nodes/clean%5B3%5D")
+    expect(page.get_by_text("Events may be missing: a node records its history if")).to_be_visible()

@@ -136,6 +136,7 @@ def test_a_node_has_payloads_log_and_history_without_secrets(console: TestClient
     assert json.loads(node["inputs"]["extract"]["text"])["rows"] == 7
     assert (node["logs"]["lines"], node["dependents"]) == (["clean[4] ran"], ["report"])
     assert [entry["what"] for entry in node["history"]][-1] == "completed"
+    assert node["history_is_partial"] is True
     first = get(console, f"{NIGHT}/nodes/extract")
     assert (first["data"]["masked"], "<b>monday</b>" in first["data"]["text"]) == (1, True)
     bad = get(console, f"{NIGHT}/nodes/clean%5B3%5D")

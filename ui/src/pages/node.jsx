@@ -91,6 +91,7 @@ export function Node({ id, name }) {
         <h2>History</h2>
         <Table label="History" rows={list(node.history)} none="No event is recorded."
           columns={[["When", (row) => <Time at={row.at} />], ["What", (row) => str(row.what)], ["Detail", (row) => cut(row.detail, 500), "wide"]]} />
+        {node.history_is_partial && <p class="quiet">Events may be missing: a node records its history if it has the option history.</p>}
       </section>
     </>
   );
