@@ -384,6 +384,18 @@ def test_a_schedule_is_run_now_by_clicking(queue: Queue, url: str, look: Callabl
         assert not schedules.get("night / 1").paused
 
 
+def test_a_running_job_outside_flows_is_opened_from_its_worker(
+    queue: Queue, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    go_on = threading.Event()
+    run_worker(["etl"], {"alone": lambda _: go_on.wait(60)})
+    job_id = queue.add("alone")
+    page = look("#/workers")
+    page.get_by_role("link", name="alone", exact=True).click()
+    expect(page.locator("h1")).to_contain_text(job_id)
+    go_on.set()
+
+
 def test_a_node_says_that_its_history_may_have_gaps(failed: Flow, look: Callable[..., Page]) -> None:
     page = look("#/flows/night%2F1/nodes/clean%5B3%5D")
     expect(page.get_by_text("Events may be missing: a node records its history if")).to_be_visible()

@@ -1,6 +1,6 @@
 // Workers: what they serve, what they run, and queues that nobody serves.
 import { now, useData } from "../api.js";
-import { flowLink, nodeLink, queueLink } from "../route.js";
+import { flowLink, jobLink, nodeLink, queueLink } from "../route.js";
 import { Handlers } from "../parts/code.jsx";
 import { Problem, Table } from "../parts/table.jsx";
 import { bytes, cut, list, number, str } from "../parts/text.jsx";
@@ -23,7 +23,8 @@ function Running({ jobs }) {
       {found.slice(0, 10).map((job) => (
         <li key={`${job.queue} ${job.job_id}`}>
           {job.flow_id && job.node ? <a href={nodeLink(job.flow_id, job.node)}>{cut(job.node, 50)}</a>
-            : job.flow_id ? <a href={flowLink(job.flow_id)}>{cut(job.name, 50)}</a> : cut(job.name || job.job_id, 50)}
+            : job.flow_id ? <a href={flowLink(job.flow_id)}>{cut(job.name, 50)}</a>
+              : <a href={jobLink(str(job.queue), str(job.job_id))}>{cut(job.name || job.job_id, 50)}</a>}
           <span class="quiet"> for <Lasted from={job.since} /></span>
         </li>
       ))}

@@ -18,8 +18,8 @@ const columns = (id) => [
   ["Attempts", (node) => number(node.attempts), "number"],
   ["Started", (node) => <Time at={node.started_at} />],
   ["Ran", (node) => (Number.isFinite(node.seconds) ? duration(node.seconds) : node.state === "active" ? <Lasted from={node.started_at} /> : "-")],
-  ["Worker", (node) => <Short text={node.worker} size={24} />],
   ["Reason", (node) => <span class={node.state === "failed" ? "s-failed" : ""}><Short text={node.reason} />{node.ignored && " (ignored)"}</span>, "wide"],
+  ["Worker", (node) => <Short text={node.worker} size={24} />],
 ];
 
 export function Nodes({ id, group, version }) {

@@ -12,7 +12,7 @@ const STATES = {
   active: { word: "active", fill: "M2.5 1v14L15 8z" },
   waiting: { word: "waiting", line: `${RING}M5.4 8h.1M8 8h.1M10.6 8h.1` },
   prioritized: { word: "waiting with priority", colour: "waiting", line: `${RING}M8 11V5M5.6 7.4L8 5l2.4 2.4` },
-  "group-waiting": { word: "waiting for its key", colour: "waiting", line: `${SQUARE}M5.4 8h.1M8 8h.1M10.6 8h.1` },
+  "group-waiting": { word: "waiting for an ordering key", colour: "waiting", line: `${SQUARE}M5.4 8h.1M8 8h.1M10.6 8h.1` },
   delayed: { word: "delayed", line: `${RING}M8 4.6V8l2.4 1.8` },
   suspended: { word: "suspended", colour: "delayed", fill: "M3 2h4v12H3zM9 2h4v12H9z" },
   "waiting-children": { word: "waiting for dependencies", colour: "blocked", dash: RING },
