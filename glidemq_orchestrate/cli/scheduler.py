@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -24,8 +24,7 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.clients.schedules import JobTemplate, Schedule, ScheduleEntry, Schedules
 from glidemq_orchestrate.errors import ScheduleNotFound
-from glidemq_orchestrate.foundation.durations import duration_text
-from glidemq_orchestrate.foundation.durations import seconds as in_seconds
+from glidemq_orchestrate.foundation.durations import span_text
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(
@@ -152,10 +151,8 @@ def _when(schedule: Schedule | None) -> str:
     if schedule.cron is not None:
         return f"{schedule.cron} ({schedule.time_zone or 'UTC'})"
     if schedule.every is not None:
-        return f"every {duration_text(timedelta(seconds=in_seconds(schedule.every)))}"
-    return (
-        f"{duration_text(timedelta(seconds=in_seconds(schedule.repeat_after_complete or 0)))} after each end"
-    )
+        return f"every {span_text(schedule.every)}"
+    return f"{span_text(schedule.repeat_after_complete or 0)} after each end"
 
 
 def _state(entry: ScheduleEntry) -> str:

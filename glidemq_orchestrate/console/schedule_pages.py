@@ -15,7 +15,7 @@ from glidemq_orchestrate.console.guard import check_queues
 from glidemq_orchestrate.console.parts import Name, Shared, job_row
 from glidemq_orchestrate.console.queue_pages import for_each
 from glidemq_orchestrate.console.shown import shown, time_text
-from glidemq_orchestrate.foundation.durations import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds, span_text
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.schedules.cron import Cron
@@ -81,8 +81,8 @@ def _row(queue: str, entry: ScheduleEntry) -> dict[str, Any]:
     times = entry.schedule
     when = ""
     if times is not None:
-        when = times.cron or f"every {times.every}" if times.every or times.cron else ""
-        when = when or f"{times.repeat_after_complete} after each run"
+        when = times.cron or (f"every {span_text(times.every)}" if times.every else "")
+        when = when or f"{span_text(times.repeat_after_complete or 0)} after each end"
     return {
         "queue": queue,
         "name": entry.name,

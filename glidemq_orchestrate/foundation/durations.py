@@ -86,6 +86,15 @@ def duration_text(span: timedelta) -> str:
     return "a millisecond" if span == MILLISECOND else str(span)
 
 
+def span_text(span: Duration) -> str:
+    """A duration in words, such as ``20 s`` or ``1 h 30 min``."""
+    left, parts = milliseconds(span), list[str]()
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        count, left = divmod(left, size)
+        parts += [f"{count} {unit}"] if count else []
+    return " ".join([*parts, f"{left / 1000:g} s"] if left or not parts else parts)
+
+
 def milliseconds(span: Duration) -> int:
     """Whole milliseconds of a duration, rounded."""
     return round(span / MILLISECOND) if isinstance(span, timedelta) else round(span * 1000)

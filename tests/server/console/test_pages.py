@@ -449,6 +449,11 @@ def test_a_schedule_has_its_next_times_and_last_runs(
         berlin = {at.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M") for at in times}
         assert (len(times), times == sorted(set(times)), berlin) == (10, True, {"03:00"})
         assert len(read("hourly")["next"]) in (2, 3)
+        assert [read(name)["when"] for name in ("often", "hourly", "after")] == [
+            "every 0.2 s",
+            "every 2 h",
+            "1 h after each end",
+        ]
         assert len(read("after")["next"]) <= 1
         assert console.get("/api/queues/etl/schedules/no").status_code == 404
 

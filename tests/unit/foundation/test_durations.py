@@ -31,7 +31,7 @@ from glidemq_orchestrate import (
     check_flow,
 )
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
-from glidemq_orchestrate.foundation.durations import duration, from_text, setting_duration
+from glidemq_orchestrate.foundation.durations import duration, from_text, setting_duration, span_text
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.runs import Patience, owner_of
 from glidemq_orchestrate.spark.published.locations.target import tidy
@@ -236,3 +236,18 @@ def test_the_bounds_are_in_the_error() -> None:
         duration("x", 90_000, max_=timedelta(days=1))
     with pytest.raises(ConfigurationError, match="x must be a timedelta or a number of seconds, got str"):
         duration("x", "5s")
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (0, "0 s"),
+        (0.25, "0.25 s"),
+        (20, "20 s"),
+        (90, "1 min 30 s"),
+        (timedelta(hours=26, minutes=5), "1 d 2 h 5 min"),
+        (59.9996, "1 min"),
+    ],
+)
+def test_a_duration_in_words(span: Any, text: str) -> None:
+    assert span_text(span) == text
