@@ -44,12 +44,13 @@ async def waits_of(view: FlowView, node: NodeStatus) -> dict[str, Any]:
         for name, one in before.items()
         if not one.state.is_terminal
     }
+    ended = before.keys() - rows.keys()  # since the states of all nodes were read
     return {
         "wait": wait_row(waits.get(node.name)),
         "waits_for": [rows[name] for at in direct if (name := snapshot.names[at]) in rows],
-        "waits_for_count": len(direct),
+        "waits_for_count": sum(snapshot.names[at] not in ended for at in direct),
         "held_by": [rows[name] for at in first if (name := snapshot.names[at]) in rows],
-        "held_by_count": len(first),
+        "held_by_count": sum(snapshot.names[at] not in ended for at in first),
     }
 
 

@@ -6,6 +6,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from glidemq_orchestrate import (
@@ -18,6 +19,7 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
 )
+from glidemq_orchestrate.console import snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,18 @@ def node(console: TestClient, name: str) -> Any:
 
 def names(rows: list[dict[str, Any]]) -> list[str]:
     return [row["name"] for row in rows]
+
+
+def test_a_dependency_that_has_just_ended_is_not_counted(
+    console: TestClient, flows: FlowProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "STALE_SECONDS", 60)
+    nodes = [FlowNode("a"), FlowNode("b"), FlowNode("end", after=["a", "b"])]
+    flow = flows.submit(FlowSpec("n", nodes, queue="etl"), flow_id="f")
+    assert node(console, "end")["waits_for_count"] == 2
+    flow.complete_node("a")
+    found = node(console, "end")
+    assert (names(found["waits_for"]), found["waits_for_count"]) == (["b"], 1)
 
 
 def test_open_dependencies_are_named_with_what_holds_them_up_in_the_end(
