@@ -44,6 +44,8 @@ def print_failures(found: FailureGroups, most: int, *, as_json: bool) -> None:
         console.print(f"{len(found) - most:,} more groups; --limit shows more", style="dim")
     if found.is_partial:
         console.print("Only the last failures were read; all numbers may be higher.", style="dim")
+    elif found.held_back_is_partial:
+        console.print("Not all of their flows were read; they may hold back more nodes.", style="dim")
 
 
 def _at(moment: datetime | None) -> str:

@@ -738,8 +738,9 @@ class Queue(SyncFacade):
         """Group the failed jobs by cause, largest group first, also those of Node workers.
 
         A group is what the handler named (``ctx.fail(group=)``); otherwise the class of the exception, or the
-        first line of the reason. A node that failed only because of another one is not counted, but
-        ``held_back`` of that other one's group is: for this, the nodes of the flows are read.
+        first line of the reason; of an array, that of one of its elements. A node that failed only because of
+        another one is not counted, but ``held_back`` of that other one's group is: for this, the nodes of the
+        flows are read.
 
         Args:
             max_examined: The approximate max number of jobs and nodes to examine, newest failures first, by
@@ -747,7 +748,8 @@ class Queue(SyncFacade):
 
         Returns:
             The groups; ``is_partial`` is true if reading stopped at ``max_examined``: all numbers may be
-            higher.
+            higher. If only flows were left then, ``held_back_is_partial`` alone is true: ``held_back``
+            may be higher.
         """
 
     def retry_failures(self, group: str, *, limit: int = 1000) -> int:
@@ -1568,8 +1570,9 @@ class AsyncQueue(AsyncFacade):
         """Group the failed jobs by cause, largest group first, also those of Node workers.
 
         A group is what the handler named (``ctx.fail(group=)``); otherwise the class of the exception, or the
-        first line of the reason. A node that failed only because of another one is not counted, but
-        ``held_back`` of that other one's group is: for this, the nodes of the flows are read.
+        first line of the reason; of an array, that of one of its elements. A node that failed only because of
+        another one is not counted, but ``held_back`` of that other one's group is: for this, the nodes of the
+        flows are read.
 
         Args:
             max_examined: The approximate max number of jobs and nodes to examine, newest failures first, by
@@ -1577,7 +1580,8 @@ class AsyncQueue(AsyncFacade):
 
         Returns:
             The groups; ``is_partial`` is true if reading stopped at ``max_examined``: all numbers may be
-            higher.
+            higher. If only flows were left then, ``held_back_is_partial`` alone is true: ``held_back``
+            may be higher.
         """
 
     async def retry_failures(self, group: str, *, limit: int = 1000) -> int:

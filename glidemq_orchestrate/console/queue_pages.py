@@ -97,6 +97,7 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
         **rates(completed, failed, now, lately),
         "failures": failure_rows(failures),
         "failures_are_partial": failures.is_partial,
+        "held_back_is_partial": failures.held_back_is_partial,
         "stalled": {
             "jobs": [job_row(one) for one in active if one.lease_until is not None and one.lease_until < now],
             "lost_workers": [{"id": one.id, "jobs": one.jobs} for one in lost],

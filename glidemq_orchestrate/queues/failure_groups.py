@@ -37,6 +37,7 @@ FLOW_COST: Final = 100  # a flow counts as at least this many jobs
 MAX_GROUP: Final = 256
 NO_REASON: Final = "no reason"
 CONSEQUENCES: Final = ("upstream failed: ", "upstream skipped: ")
+_OF_ARRAY: Final = re.compile(r"\d+ of \d+ elements failed; element \d+: (?=\S)")
 _CLASS: Final = re.compile(r"[A-Za-z_$][\w$.]*(?=: |:?$)")
 _FIELDS: Final[tuple[JobField, ...]] = (
     "state", "failedReason", "finishedOn", "gmo:failure_group", "gmo:flow", "gmo:node", "opts",
@@ -81,9 +82,15 @@ class FailureGroup:
 
 
 class FailureGroups(list[FailureGroup]):
-    """The groups, largest first. ``is_partial``: reading stopped at its limit, so there may be more."""
+    """The groups, largest first.
+
+    Attributes:
+        is_partial: Reading stopped at its limit, so there may be more failures.
+        held_back_is_partial: Not all of their flows were read, so they may hold back more nodes.
+    """
 
     is_partial = False
+    held_back_is_partial = False
 
 
 def group_of(reason: str, named: str = "", finished: str = "") -> str:
@@ -98,6 +105,7 @@ def group_of(reason: str, named: str = "", finished: str = "") -> str:
     if group and at == finished:
         return readable(group)
     line = next((text for part in readable(reason).splitlines() if (text := part.strip())), NO_REASON)
+    line = line[found.end() :] if (found := _OF_ARRAY.match(line)) else line
     found = _CLASS.match(line)
     return (found[0] if found else line)[:MAX_GROUP]
 
@@ -188,7 +196,7 @@ def queue_failures(queue: QueueKeys, max_examined: int | None) -> Op[FailureGrou
     listing.check_bounds(0, max_examined)
     tallies, seen, flows = _Tallies(), set[str](), dict[str, dict[str, str]]()
     at: int | None = 0
-    looked, is_partial = 0, False
+    looked, is_partial, is_cut = 0, False, False
     while at is not None and not is_partial:
         ids, at = yield from listing.sorted_step(queue, "failed", at, newest_first=True)
         for one in (yield from _read(queue, [job_id for job_id in ids if job_id not in seen])):
@@ -200,13 +208,13 @@ def queue_failures(queue: QueueKeys, max_examined: int | None) -> Op[FailureGrou
         is_partial = at is not None and max_examined is not None and looked >= max_examined
     for flow, group_by_node in flows.items():
         if max_examined is not None and looked >= max_examined:
-            is_partial = True
+            is_cut = True
             break
         nodes = yield from _failed(queue.prefix, flow)
         tallies.hold_back(nodes, group_by_node)
         looked += max(len(nodes), FLOW_COST)
     found = tallies.groups()
-    found.is_partial = is_partial
+    found.is_partial, found.held_back_is_partial = is_partial, is_partial or is_cut
     return found
 
 
@@ -218,6 +226,7 @@ def merged_groups(every: Sequence[FailureGroups]) -> FailureGroups:
     found = FailureGroups(map(_merged, by_name.values()))
     found.sort(key=lambda one: (-one.count, one.group))
     found.is_partial = any(groups.is_partial for groups in every)
+    found.held_back_is_partial = any(groups.held_back_is_partial for groups in every)
     return found
 
 

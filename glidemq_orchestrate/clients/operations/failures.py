@@ -31,8 +31,9 @@ class FailureOperations(QueueOperationsBase):
         """Group the failed jobs by cause, largest group first, also those of Node workers.
 
         A group is what the handler named (``ctx.fail(group=)``); otherwise the class of the exception, or the
-        first line of the reason. A node that failed only because of another one is not counted, but
-        ``held_back`` of that other one's group is: for this, the nodes of the flows are read.
+        first line of the reason; of an array, that of one of its elements. A node that failed only because of
+        another one is not counted, but ``held_back`` of that other one's group is: for this, the nodes of the
+        flows are read.
 
         Args:
             max_examined: The approximate max number of jobs and nodes to examine, newest failures first, by
@@ -40,7 +41,8 @@ class FailureOperations(QueueOperationsBase):
 
         Returns:
             The groups; ``is_partial`` is true if reading stopped at ``max_examined``: all numbers may be
-            higher.
+            higher. If only flows were left then, ``held_back_is_partial`` alone is true: ``held_back``
+            may be higher.
         """
         return failure_groups.queue_failures(self._keys, max_examined)
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from glidemq_orchestrate import (
     ArrayNode,
     Context,
+    Flow,
     FlowNode,
     FlowProducer,
     FlowSpec,
@@ -21,7 +22,7 @@ from glidemq_orchestrate import (
     Queue,
     Suspend,
 )
-from glidemq_orchestrate.console import held, reader
+from glidemq_orchestrate.console import held, queue_pages, reader
 from glidemq_orchestrate.jobs.states import JobState
 from tests.server.console.conftest import WRITES
 
@@ -166,6 +167,16 @@ def test_a_queue_says_what_its_retry_does_and_counts_what_is_held_back(
     page.get_by_role("button", name="Retry failed jobs").click()
     expect(dialog).to_contain_text("No job runs again.")
     expect(dialog.get_by_role("button")).to_have_text(["Close"])
+
+
+def test_a_queue_says_which_of_its_numbers_may_be_higher(
+    failed: Flow, look: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_pages, "MAX_EXAMINED", 1)
+    page = look("#/queues/etl")
+    failures = page.get_by_role("region", name="Failures by cause")
+    expect(failures).to_contain_text("Not all of their flows were read: they may hold back more nodes.")
+    expect(failures).not_to_contain_text("Only the last failures were read")
 
 
 def test_jobs_that_have_ended_are_listed_last_first_with_their_nodes(

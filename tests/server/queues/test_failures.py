@@ -81,6 +81,8 @@ def test_a_group_is_the_class_of_the_exception_or_the_first_line(subtests: pytes
         "https://example.org/x is gone": "https://example.org/x is gone",
         "revoked": "revoked",
         "": "no reason",
+        "51 of 50000 elements failed; element 17: ValueError: x": "ValueError",
+        "3 of 3 elements failed; element 0: disk full\nat x": "disk full",
         "x y" * 1_000: ("x y" * 1_000)[:256],
     }
     for reason, expected in cases.items():
@@ -244,6 +246,10 @@ def test_the_failures_of_a_flow_say_what_each_holds_back(
     expected = {"ValueError": (1, 1, 3), "upload error": (1, 1, 0)}
     assert shown(found.failures()) == expected
     assert shown(queue.failures()) == expected
+    cut = queue.failures(max_examined=1)
+    assert (cut.is_partial, cut.held_back_is_partial) == (False, True)
+    assert shown(cut) == {"ValueError": (1, 1, 0), "upload error": (1, 1, 0)}
+    assert not queue.failures().held_back_is_partial
     (group, _) = found.failures()
     assert [(one.node, one.flow_id, one.reason) for one in group.samples] == [("a", "f", "ValueError: x")]
     assert queue.retry_failures("ValueError") == 0, "nodes are retried with their flow"

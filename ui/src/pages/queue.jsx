@@ -66,7 +66,9 @@ function Overview({ name, queue, reload }) {
         <section class="wrong bad" aria-labelledby="failures">
           <h2 id="failures">Failures by cause</h2>
           <Failures groups={queue.failures} noun="job" href={(one) => jobHref(name, one)} rest={queueLink(name, { view: "jobs", state: "failed" })} more={(group) => <RetryGroup {...{ name, group, reload }} />} />
-          {queue.failures_are_partial && <p class="quiet">Only the last failures were read: there may be more.</p>}
+          {queue.failures_are_partial
+            ? <p class="quiet">Only the last failures were read: there may be more.</p>
+            : queue.held_back_is_partial && <p class="quiet">Not all of their flows were read: they may hold back more nodes.</p>}
         </section>
       )}
       <Rates queue={queue} />
