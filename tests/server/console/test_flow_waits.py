@@ -107,4 +107,13 @@ def test_a_flow_names_active_nodes_whose_worker_is_lost(
     assert (lone["nodes"], lone["queue"], waits(console)["of"]) == (["a"], "etl", 0)
     wrong = look("#/flows/f").get_by_role("region", name="What is wrong")
     expect(wrong).to_contain_text("1 node waits: its worker has been silent since ")
-    expect(wrong).not_to_contain_text("Nobody supervises this flow")
+    expect(wrong).not_to_contain_text("No live Python worker or supervisor")
+
+
+def test_a_flow_whose_home_nobody_serves_names_it(flows: FlowProducer, look: Callable[..., Page]) -> None:
+    nodes = [FlowNode("a", delay=600)]
+    flows.submit(FlowSpec("n", nodes, queue="etl"), flow_id="f")
+    wrong = look("#/flows/f").get_by_role("region", name="What it waits for")
+    expect(wrong).to_contain_text(
+        "No live Python worker or supervisor serves the home of this flow, queue etl."
+    )

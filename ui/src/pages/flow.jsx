@@ -241,7 +241,7 @@ function Wrong({ id, flow, groups, failures, more }) {
   return (
     <section class={isBad ? "wrong bad" : "wrong"} aria-labelledby="wrong">
       <h2 id="wrong">{flow.state === "failed" ? "Why it failed" : flow.state === "cancelled" ? "Why it ended" : isBad ? "What is wrong" : isWaiting ? "What it waits for" : "Reason"}</h2>
-      {isAlone && <p>Nobody supervises this flow: it does not go on after jobs that Node workers end. Start a Python worker, or glidemq supervise.</p>}
+      {isAlone && <p>No live Python worker or supervisor serves the home of this flow, <a href={queueLink(str(flow.queue))}>queue {str(flow.queue)}</a>. Start a worker of one of its queues; if only Node workers serve it, glidemq supervise.</p>}
       {isIdle && <p>No node runs now.</p>}
       {flow.reason && !causes.some((one) => str(flow.reason).endsWith(str(one.reason))) && <p class="reason">{cut(flow.reason, 800)}</p>}
       <Failures groups={causes} limit={3} href={(name) => nodeLink(id, name)} more={more} rest={flowLink(id, { view: "nodes", state: "failed" })} />
