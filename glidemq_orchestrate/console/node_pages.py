@@ -68,6 +68,15 @@ async def logs(
     return {"lines": [masked_line(line) for line in found.lines], "total": found.total, "first": found.first}
 
 
+@router.get("/flows/{flow_id}/nodes/{name}/failed-elements")
+async def failed_elements(
+    console: Shared, flow_id: Name, name: Name, limit: Annotated[int, Query(ge=1, le=1_000)] = 1_000
+) -> dict[str, Any]:
+    """The failed elements of an array by position; of more than ``limit``, any."""
+    flow = await console.client.flows.get(flow_id)
+    return {"elements": await _failed_elements(flow, name, limit)}
+
+
 @router.get("/flows/{flow_id}/nodes/{name}")
 async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
     """A node with its data, inputs, result, log and history; or an element of an array, by ``clean[17]``.
@@ -86,7 +95,7 @@ async def node(console: Shared, flow_id: Name, name: Name) -> dict[str, Any]:
         "element": await _element(flow, view.snapshot, name),
         "array": (array := await _array(flow, found)),
         "cause": await _cause(flow, found),
-        "failed_elements": await _failed_elements(flow, found) if array and array["failed"] else [],
+        "failed_elements": await _failed_elements(flow, name) if array and array["failed"] else [],
         "handler": await handler_row(console, found.queue, found.job),
         **await waits_of(view, found),
         "spark_url": _spark_url(found.progress),
@@ -144,11 +153,11 @@ async def _cause(flow: AsyncFlow, node: NodeStatus) -> dict[str, Any] | None:
     return None if at is node else {"name": at.name, "state": at.state, "reason": masked_line(at.reason)}
 
 
-async def _failed_elements(flow: AsyncFlow, node: NodeStatus) -> list[dict[str, Any]]:
+async def _failed_elements(flow: AsyncFlow, name: str, limit: int = MAX_NAMED) -> list[dict[str, Any]]:
     """Some of the failed elements of an array."""
     return [
         {"index": one.index, "attempts": one.attempts, "reason": masked_line(one.reason)}
-        for one in await flow.array(node.name).failed(limit=MAX_NAMED)
+        for one in await flow.array(name).failed(limit=limit)
     ]
 
 

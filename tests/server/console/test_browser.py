@@ -236,6 +236,24 @@ def test_failed_elements_of_an_array_are_listed_and_opened(
     expect(page.get_by_role("button", name=re.compile("again|Cancel"))).to_have_count(0)
 
 
+def test_all_failed_elements_of_an_array_can_be_listed(
+    flows: FlowProducer, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    def score(ctx: Context) -> None:
+        raise ValueError(f"no model for {ctx.data}")
+
+    flow = flows.submit(FlowSpec("n", [ArrayNode("score", over=range(50), queue="etl")]), flow_id="f")
+    run_worker(["etl"], {"score": score})
+    flow.wait(timeout=30)
+    page = look("#/flows/f/nodes/score")
+    rows = page.get_by_role("region", name="Failed elements").locator("tbody tr")
+    expect(rows).to_have_count(20)
+    page.get_by_role("button", name="Show all 50").click()
+    expect(rows).to_have_count(50)
+    expect(rows.last).to_contain_text("ValueError: no model for 49")
+    expect(page.get_by_role("button", name="Show all 50")).to_have_count(0)
+
+
 @pytest.mark.parametrize("view", ["", "/nodes/score"])
 def test_elements_of_an_array_are_seen_as_they_end_without_asking(
     flows: FlowProducer, run_worker: RunWorker, look: Callable[..., Page], view: str

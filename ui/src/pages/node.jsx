@@ -180,7 +180,12 @@ function Elements({ id, name, array, states, failed }) {
   );
 }
 
-function FailedElements({ id, name, count, failed }) {
+const MOST_FAILED = 1000; // elements
+
+function FailedElements({ id, name, count, failed: first }) {
+  const [isLong, setLong] = useState(false);
+  const source = useData(isLong ? ["flows", id, "nodes", name, "failed-elements"] : null, { limit: MOST_FAILED }, BEHIND);
+  const failed = isLong && source.data ? list(source.data.elements) : first;
   const columns = [
     ["Element", (one) => <a href={nodeLink(id, `${name}[${one.index}]`)}>{`[${number(one.index)}]`}</a>],
     ["Attempts", (one) => number(one.attempts)],
@@ -190,7 +195,13 @@ function FailedElements({ id, name, count, failed }) {
     <>
       <h3>{plural(count, "failed element")}</h3>
       <Table label="Failed elements" columns={columns} rows={failed} keyOf={(one) => one.index} />
-      {count > failed.length && <p>{`The first ${number(failed.length)} of them.`}</p>}
+      {count > failed.length && (
+        <p>
+          {number(failed.length)} of them.{" "}
+          {!isLong && <button type="button" onClick={() => setLong(true)}>Show {count > MOST_FAILED ? number(MOST_FAILED) : `all ${number(count)}`}</button>}
+        </p>
+      )}
+      {isLong && <Problem error={source.error} />}
     </>
   );
 }
