@@ -53,14 +53,17 @@ def list_(
     labelled, _ = _label(label), _since(since, datetime.now(UTC))  # refuse invalid values before connecting
     with FlowProducer(url, prefix=prefix) as flows:
         now = flows.now()
-        filters: dict[str, Any] = {"state": state, "label": labelled, "limit": limit}
+        filters: dict[str, Any] = {"state": state, "label": labelled, "limit": limit + (limit > 0)}
         found = list(flows.list(**filters, since=_since(since, now)))
+        found, has_more = found[:limit], len(found) > limit
     if as_json:
         print_json([status_json(flow) for flow in found])
     elif not found:
         console.print("No flows" + (" match all filters." if state or label or since else " yet."))
     else:
         print_rows(flow_table(found, now, full=full), whole=full)
+        if has_more:
+            console.print("There are more flows; --limit shows more.", style="dim")
 
 
 def flow_table(flows: list[FlowStatus], now: datetime, *, full: bool) -> Table:

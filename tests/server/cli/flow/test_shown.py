@@ -164,3 +164,17 @@ def test_a_missing_node_and_a_foreign_position_are_reported(glidemq: Glidemq, fl
     assert (done.exit_code, "NodeNotFound: flow n1 has no node x" in done.stderr) == (1, True)
     done = glidemq("flow", "watch", "n1", "--after", "0-0")
     assert (done.exit_code, "'0-0' is not a position of a watched flow" in done.stderr) == (2, True)
+
+
+def test_a_list_of_flows_says_that_there_are_more(glidemq: Glidemq, flows: FlowProducer) -> None:
+    for at in range(3):
+        flows.submit(FlowSpec("n", [node("a")]), flow_id=f"f{at}")
+    *_, last, more = glidemq("flow", "list", "--limit", "2").stdout.splitlines()
+    assert last.startswith("f1 ")
+    assert more == "There are more flows; --limit shows more."
+    assert [one["id"] for one in json.loads(glidemq("flow", "list", "--limit", "2", "--json").stdout)] == [
+        "f2",
+        "f1",
+    ]
+    assert "more" not in glidemq("flow", "list", "--limit", "3").stdout
+    assert glidemq("flow", "list", "--limit", "0").exit_code == 2
