@@ -64,7 +64,10 @@ async def queues(console: Shared) -> dict[str, Any]:
 
 @router.get("/queues/{name}")
 async def queue(console: Shared, name: Name) -> dict[str, Any]:
-    """A queue: counts, rates of an hour and a day, handlers, failures, stalled jobs, limits, workers."""
+    """A queue: counts, rates of an hour and a day, handlers, failures, stalled jobs, limits, workers.
+
+    ``exists`` is false if no key of the server belongs to it: nobody has used it yet, or its name is wrong.
+    """
     found = console.client.queue(name)
     counts, is_paused, workers, statistics, failures, active, lost = await asyncio.gather(
         found.counts(indexed_only=True),
@@ -82,8 +85,10 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
         found.now(),
         console.lately.of(name),
     )
+    is_used = bool(workers or is_paused or any(counts.values()))
     return {
         "name": name,
+        "exists": is_used or name in await console.queues(),
         "paused": is_paused,
         "counts": _counts(counts),
         "elements": {

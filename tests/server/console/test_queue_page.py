@@ -210,3 +210,13 @@ def test_a_queue_of_which_only_arrays_wait_says_that_nobody_serves_it(
     page = look("#/queues/etl")
     expect(page.locator("main")).to_contain_text("And 1 open array: 0 elements running, 9 waiting")
     expect(page.locator("main")).to_contain_text("No worker serves this queue. Its jobs wait")
+
+
+def test_a_queue_that_nobody_has_used_is_said_not_to_exist(queue: Queue, look: Callable[..., Page]) -> None:
+    queue.add("clean")
+    page = look("#/queues/elt")
+    expect(page.locator("main")).to_contain_text("There is no queue with this name.")
+    page.get_by_role("link", name="All queues").click()
+    page.get_by_role("link", name="etl", exact=True).click()
+    expect(page.locator("main")).to_contain_text("1 waiting")
+    expect(page.locator("main")).not_to_contain_text("There is no queue")

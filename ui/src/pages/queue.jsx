@@ -43,6 +43,7 @@ export function Queue({ name }) {
         <Buttons name={name} queue={queue} reload={source.reload} />
       </header>
       <Problem error={source.error} />
+      {queue.exists === false && <section class="wrong"><p><strong>There is no queue with this name.</strong> It has no jobs, workers or settings. <a href={link(["queues"])}>All queues</a></p></section>}
       {queue.paused && <section class="wrong"><p><strong>The queue is paused.</strong> Running jobs end, and no other job starts until it is resumed.</p></section>}
       {!list(queue.workers).length && waits && <section class="wrong bad"><p><strong>No worker serves this queue.</strong> Its jobs wait until one is started.</p></section>}
       <Stalled name={name} stalled={queue.stalled} />
