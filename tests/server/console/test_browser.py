@@ -354,7 +354,7 @@ def test_a_group_of_failures_is_retried_by_clicking(
     mended.set()
     page.get_by_role("button", name="Retry this group").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Up to 3 failed jobs of the group ValueError run again")
+    expect(dialog).to_contain_text("Runs 3 failed jobs of the group ValueError again.")
     dialog.get_by_role("button", name="Retry this group").click()
     expect(page.locator(".told")).to_have_text("Retry this group: 3 jobs.")
     expect(page.locator("main")).to_contain_text("3 completed")

@@ -121,7 +121,8 @@ function RetryGroup({ name, group, reload }) {
   const jobs = group.count - (group.nodes ?? 0);
   if (!jobs) return <span class="quiet">Only nodes: retry their flows.</span>;
   const most = Math.min(jobs, MOST_RETRIED);
-  const plan = `Up to ${plural(most, "failed job")} of the group ${cut(group.group, 100)} run again, oldest first. Nodes of flows stay as they are: retry their flows.`;
+  const stay = group.nodes > 0 ? ` ${plural(group.nodes, "failed node")} of flows ${group.nodes === 1 ? "stays as it is: retry its flow" : "stay as they are: retry their flows"}.` : "";
+  const plan = `Runs ${jobs > most ? "the oldest " : ""}${plural(most, "failed job")} of the group ${cut(group.group, 100)} again.${stay}`;
   const done = (answer) => `Retry this group: ${plural(answer?.count, "job")}.`;
   return <Action isSmall action={{ title: `Retry the group ${cut(group.group, 60)}`, confirm: "Retry this group", plan, run, done }} />;
 }

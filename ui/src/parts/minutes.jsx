@@ -72,7 +72,7 @@ function Facts({ totals, minutes }) {
       </dl>
       <dl class="facts">
         <div><dt>Waited: mean, 50 %, 95 %, 99 %</dt><dd>{[waiting?.mean, waiting?.p50, waiting?.p95, waiting?.p99].map(span).join(", ")}</dd></div>
-        <div><dt>Ran: mean, 50 %, 95 %, 99 %</dt><dd>{[running?.mean ?? totals.mean, running?.p50, running?.p95, running?.p99].map(span).join(", ")}</dd></div>
+        <div><dt>Ran, elements of arrays too: mean, 50 %, 95 %, 99 %</dt><dd>{[running?.mean ?? totals.mean, running?.p50, running?.p95, running?.p99].map(span).join(", ")}</dd></div>
       </dl>
     </>
   );
