@@ -218,7 +218,7 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
         return True
     if not (yield from backend.has_queue_timeout(queue, attempt)):
         return False
-    yield from ask(attempt_calls.note_unhandled(queue, attempt.job_id, why))
+    yield from ask(attempt_calls.note_unhandled(queue, attempt.node_job_id, why))
     return True
 
 

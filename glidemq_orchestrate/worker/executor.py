@@ -161,7 +161,7 @@ class Unhandled:
 
         The job is available after a pause that doubles each time: this worker may fetch it next.
         """
-        queue, key = self.queues[attempt.queue], (attempt.queue, attempt.job_id)
+        queue, key = self.queues[attempt.queue], (attempt.queue, attempt.node_job_id)
         failure = unknown_handler(attempt, self.handlers.names)
         try:
             may = await self.run(

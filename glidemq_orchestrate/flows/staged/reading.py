@@ -254,7 +254,7 @@ def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
 
 def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
     """Whether a node fails if no worker starts it in time."""
-    return bool(attempt.flow_id) and (yield from ask(attempts.has_queue_timeout(queue, attempt.job_id)))
+    return bool(attempt.flow_id) and (yield from ask(attempts.has_queue_timeout(queue, attempt.node_job_id)))
 
 
 def delayed(ref: FlowRef) -> Op[dict[str, int]]:

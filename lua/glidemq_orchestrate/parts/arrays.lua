@@ -10,7 +10,7 @@
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
 --                                         (when its progress was last written), run (how often it was opened again),
 --                                         oldest (the first of the runs whose failed elements wait to run again),
---                                         appended (how many elements were added by others)
+--                                         appended (how many elements were added by others), begun (one has ended)
 --   <prefix>gmo:array:<job id>:items      hash: number of a chunk -> its items, a line of JSON each
 --   <prefix>gmo:array:<job id>:appended   hash: element that another has added -> its item
 --   <prefix>gmo:array:<job id>:done       bitmap: completed elements
@@ -129,6 +129,7 @@ function L.arrays.reopen(prefix, job_id, state, now)
     return
   end
   L.arrays.close(prefix, job_id, now)
+  redis.call('HDEL', a.key, 'begun')
   if state == 'completed' then
     L.array_keys.erase(prefix, job_id)
   elseif a.failed > 0 then

@@ -41,18 +41,20 @@ local STARTED = { active = true, suspended = true, completed = true, failed = tr
 -- Fails a node that no worker has started by its queue timeout.
 local function end_node(ref, now)
   local prefix, job_id = L.record.split(ref)
-  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'attemptsMade', 'gmo:queue_timeout',
-    'gmo:unhandled')
-  local flow = L.record.of_job(prefix, job_id)
+  local key = prefix .. 'job:' .. job_id
+  local job = redis.call('HMGET', key, 'state', 'attemptsMade', 'gmo:queue_timeout', 'gmo:unhandled', 'gmo:array')
+  local flow, is_open_array = L.record.of_job(prefix, job_id), job[5] and job[1] == 'active'
   -- A worker without its handler holds it for a moment and hands it back.
-  local is_passing = job[4] and job[1] == 'active' and L.numbers.int(job[2], 0) == 0
+  local has_begun, is_passing = L.due.has_begun(key), job[4] and job[1] == 'active' and L.numbers.int(job[2], 0) == 0
+  if is_open_array and job[4] then
+    has_begun, is_passing = L.held_elements.have_begun(prefix, job_id, now)
+  elseif is_open_array then
+    has_begun, is_passing = has_begun or L.element_jobs.have_begun(prefix, job_id), false
+  end
   if is_passing then
     L.due.node(flow and flow.home or prefix, ref, now + PASSING)
   end
-  local has_begun = L.due.has_begun(prefix .. 'job:' .. job_id)
-  local is_array = redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:array') == 1
-  if not flow or not job[3] or (STARTED[job[1]] and not (is_array and job[1] == 'active')) or has_begun
-    or (is_array and L.element_jobs.have_begun(prefix, job_id)) then
+  if not flow or not job[3] or (STARTED[job[1]] and not is_open_array) or has_begun or is_passing then
     return
   end
   local queue = prefix:match('{(.*)}:$')

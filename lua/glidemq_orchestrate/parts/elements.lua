@@ -67,7 +67,8 @@ local function write(a, w)
   if #w.failed > 0 then redis.call('HSET', a.key .. ':failed:' .. a.run, unpack(w.failed)) end
   a.completed, a.skipped = a.completed + #w.done, a.skipped + #w.skipped
   a.failed = a.failed + #w.failed / 2
-  redis.call('HSET', a.key, 'completed', text(a.completed), 'failed', text(a.failed), 'skipped', text(a.skipped))
+  redis.call('HSET', a.key, 'completed', text(a.completed), 'failed', text(a.failed), 'skipped', text(a.skipped),
+    'begun', 1)
   if #w.well > 0 and redis.call('EXISTS', a.key .. ':attempts') == 1 then
     redis.call('HDEL', a.key .. ':attempts', unpack(w.well))
   end
@@ -173,6 +174,7 @@ function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
   local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
   local only = #elements == 1 and text(elements[1])
   local x = { now = r.now, flows = {} }
+  if has_begun then redis.call('HSET', a.key, 'begun', 1) end
   local losses = only and has_begun and redis.call('HINCRBY', a.key .. ':lost', only, 1) or 0
   if is_charged and losses > r.max_stalled then
     redis.call('HSET', a.key .. ':failed:' .. a.run, only, 'its worker was lost more often than allowed')
