@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +81,8 @@ class Console:
     _names: list[str] = field(default_factory=list)
     _names_at: float = -NAMES_SECONDS
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _letters: Mapping[str, list[str]] = field(default_factory=dict)
+    _letters_at: float = -NAMES_SECONDS
 
     def __post_init__(self) -> None:
         """Begin with nothing."""
@@ -111,6 +113,21 @@ class Console:
                 self._names = await self.client.queues()
                 self._names_at = loop.time()
             return self._names
+
+    async def dead_letters_of(self) -> Mapping[str, list[str]]:
+        """The queues whose dead letters each dead-letter queue holds, at most 15 s old."""
+        loop = asyncio.get_running_loop()
+        names = await self.queues()
+        if loop.time() - self._letters_at >= NAMES_SECONDS:
+            every = await queue_pages.for_each(
+                names, lambda name: self.client.queue(name).dead_letter_queue()
+            )
+            found: dict[str, list[str]] = {}
+            for name, letters in zip(names, every, strict=True):
+                if letters:
+                    found.setdefault(letters, []).append(name)
+            self._letters, self._letters_at = found, loop.time()
+        return self._letters
 
 
 def create_app(  # noqa: PLR0913  its settings

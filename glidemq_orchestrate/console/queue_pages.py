@@ -43,7 +43,8 @@ def _counts(counts: Mapping[JobState, int]) -> dict[str, int]:
 
 @router.get("/queues")
 async def queues(console: Shared) -> dict[str, Any]:
-    """Every queue with its counts."""
+    """Every queue with its counts; ``dead_letters_of``: the queues whose dead letters it holds."""
+    letters = await console.dead_letters_of()
 
     async def read(name: str) -> dict[str, Any]:
         queue = console.client.queue(name)
@@ -57,6 +58,7 @@ async def queues(console: Shared) -> dict[str, Any]:
             "at_least": sorted(counts.at_least),
             "workers": (running := sum(worker.runs_jobs for worker in workers)),
             "subscribers": len(workers) - running,
+            "dead_letters_of": letters.get(name, []),
         }
 
     return {"queues": await for_each(await console.queues(), read)}
@@ -89,6 +91,7 @@ async def queue(console: Shared, name: Name) -> dict[str, Any]:
     return {
         "name": name,
         "exists": is_used or name in await console.queues(),
+        "dead_letters_of": (await console.dead_letters_of()).get(name, []),
         "paused": is_paused,
         "counts": _counts(counts),
         "elements": {
@@ -217,6 +220,7 @@ def _with_jobs(rows: Mapping[str, dict[str, Any]], queue: str, active: Sequence[
 async def workers(console: Shared) -> dict[str, Any]:
     """Every live worker with what it runs, and the queues with work that nobody serves.
 
+    Dead-letter queues are not among these: their jobs wait to be replayed.
     The ``code`` of a worker is that of its first 100 handlers, by their names.
     """
     names = await console.queues()
@@ -229,6 +233,7 @@ async def workers(console: Shared) -> dict[str, Any]:
             queue.get_jobs(JobState.ACTIVE, limit=200, exclude_data=True),
         )
 
+    letters = await console.dead_letters_of()
     rows: dict[str, dict[str, Any]] = {}
     unserved: list[str] = []
     for name, (found, counts, active) in zip(names, await for_each(names, read), strict=True):
@@ -236,7 +241,7 @@ async def workers(console: Shared) -> dict[str, Any]:
         waits = sum(
             total.get(state, 0) for state in (JobState.WAITING, JobState.DELAYED, JobState.PRIORITIZED)
         )
-        if waits and not any(worker.runs_jobs for worker in found):
+        if waits and name not in letters and not any(worker.runs_jobs for worker in found):
             unserved.append(name)
         for worker in found:
             row = rows.setdefault(worker.id, _worker_row(worker, []))

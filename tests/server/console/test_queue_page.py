@@ -220,3 +220,32 @@ def test_a_queue_that_nobody_has_used_is_said_not_to_exist(queue: Queue, look: C
     page.get_by_role("link", name="etl", exact=True).click()
     expect(page.locator("main")).to_contain_text("1 waiting")
     expect(page.locator("main")).not_to_contain_text("There is no queue")
+
+
+def test_a_dead_letter_queue_needs_no_worker(  # noqa: PLR0917  fixtures
+    console: TestClient,
+    queue: Queue,
+    url: str,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    look: Callable[..., Page],
+) -> None:
+    def fail(_: Context) -> None:
+        raise ValueError("no rows")
+
+    queue.set_dead_letter_queue("letters")
+    queue.add("clean")
+    run_worker(["etl"], {"clean": fail})
+    with Queue("letters", url) as letters:
+        eventually(lambda: letters.counts()[JobState.WAITING] == 1)
+    assert console.get("/api/workers").json()["unserved"] == []
+    rows = {row["name"]: row["dead_letters_of"] for row in console.get("/api/queues").json()["queues"]}
+    assert rows == {"etl": [], "letters": ["etl"]}
+    page = look("#/queues/letters")
+    expect(page.locator("main")).to_contain_text(
+        "It holds the dead letters of etl, which are replayed there."
+    )
+    expect(page.locator("main")).not_to_contain_text("No worker serves this queue. Its jobs")
+    page.goto(f"{page.url.partition('#')[0]}#/queues")
+    expect(page.locator("tbody")).to_contain_text("dead letters of etl")
+    expect(page.locator("tbody")).not_to_contain_text("none serves it")

@@ -28,6 +28,7 @@ export function Queue({ name }) {
   if (!queue) return <Pending source={source} title={name}><p><a href={link(["queues"])}>All queues</a></p></Pending>;
   const counts = { ...queue.counts, ...held?.counts };
   const { elements } = queue;
+  const letters = list(queue.dead_letters_of).map(str);
   const { view: asked, state, tag } = route.value.params;
   const view = VIEWS.some(([key]) => key === asked) ? asked : state || tag ? "jobs" : "";
   const waits = counted(counts).some(([one]) => ["waiting", "prioritized"].includes(one)) || elements?.waiting > 0;
@@ -45,7 +46,13 @@ export function Queue({ name }) {
       <Problem error={source.error} />
       {queue.exists === false && <section class="wrong"><p><strong>There is no queue with this name.</strong> It has no jobs, workers or settings. <a href={link(["queues"])}>All queues</a></p></section>}
       {queue.paused && <section class="wrong"><p><strong>The queue is paused.</strong> Running jobs end, and no other job starts until it is resumed.</p></section>}
-      {!list(queue.workers).length && waits && <section class="wrong bad"><p><strong>No worker serves this queue.</strong> Its jobs wait until one is started.</p></section>}
+      {letters.length > 0 && (
+        <p>
+          It holds the dead letters of{" "}
+          {letters.map((one, at) => <span key={one}>{at > 0 && ", "}<a href={queueLink(one)}>{cut(one, 60)}</a></span>)}, which are replayed there.
+        </p>
+      )}
+      {!list(queue.workers).length && waits && !letters.length && <section class="wrong bad"><p><strong>No worker serves this queue.</strong> Its jobs wait until one is started.</p></section>}
       <Stalled name={name} stalled={queue.stalled} />
       <nav class="tabs" aria-label="Views of this queue">
         {VIEWS.map(([key, word]) => <a key={key} href={queueLink(name, { view: key })} aria-current={view === key ? "page" : undefined}>{word}</a>)}

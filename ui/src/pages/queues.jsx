@@ -25,7 +25,8 @@ const COLUMNS = [
     <span>
       {number(queue.workers ?? 0)}
       {queue.subscribers > 0 && `, ${number(queue.subscribers)} of subscriptions`}
-      {!queue.workers && open(queue.counts) > 0 && <strong class="s-failed"> none serves it</strong>}
+      {list(queue.dead_letters_of).length > 0 && <span class="quiet"> dead letters of {cut(queue.dead_letters_of.join(", "), 60)}</span>}
+      {!queue.workers && !list(queue.dead_letters_of).length && open(queue.counts) > 0 && <strong class="s-failed"> none serves it</strong>}
       {queue.paused && <strong class="s-waiting"> paused</strong>}
     </span>
   )],
