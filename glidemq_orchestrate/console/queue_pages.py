@@ -218,7 +218,7 @@ def _with_jobs(rows: Mapping[str, dict[str, Any]], queue: str, active: Sequence[
 
 @router.get("/workers")
 async def workers(console: Shared) -> dict[str, Any]:
-    """Every live worker with what it runs, and the queues with work that nobody serves.
+    """Every live worker with what it runs, lost ones with jobs, and the queues with work that nobody serves.
 
     Dead-letter queues are not among these: their jobs wait to be replayed.
     The ``code`` of a worker is that of its first 100 handlers, by their names.
@@ -230,13 +230,14 @@ async def workers(console: Shared) -> dict[str, Any]:
         return await asyncio.gather(
             queue.workers(),
             queue.counts(indexed_only=True),
-            queue.get_jobs(JobState.ACTIVE, limit=200, exclude_data=True),
+            queue.get_jobs(JobState.ACTIVE, limit=MAX_ACTIVE, exclude_data=True),
+            queue.lost_workers(),
         )
 
     letters = await console.dead_letters_of()
     rows: dict[str, dict[str, Any]] = {}
-    unserved: list[str] = []
-    for name, (found, counts, active) in zip(names, await for_each(names, read), strict=True):
+    unserved, lost = list[str](), list[dict[str, Any]]()
+    for name, (found, counts, active, gone) in zip(names, await for_each(names, read), strict=True):
         total = counts.with_elements()
         waits = sum(
             total.get(state, 0) for state in (JobState.WAITING, JobState.DELAYED, JobState.PRIORITIZED)
@@ -247,4 +248,5 @@ async def workers(console: Shared) -> dict[str, Any]:
             row = rows.setdefault(worker.id, _worker_row(worker, []))
             row["queues"].append(name)
         _with_jobs(rows, name, active)
-    return {"workers": list(rows.values()), "unserved": unserved}
+        lost += [{"queue": name, "id": one.id, "jobs": one.jobs} for one in gone]
+    return {"workers": list(rows.values()), "unserved": unserved, "lost": lost}

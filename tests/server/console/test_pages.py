@@ -341,7 +341,9 @@ def test_tags_tracked_jobs_and_histories(console: TestClient, queue: Queue, flow
     assert [one["kind"] for one in get(console, "/api/queues/etl/tracked")["tracked"]] == ["flow"]
 
 
-def test_jobs_that_have_stalled_and_lost_workers(console: TestClient, queue: Queue, hand: Hand) -> None:
+def test_jobs_that_have_stalled_and_lost_workers(
+    console: TestClient, queue: Queue, hand: Hand, look: Callable[..., Page]
+) -> None:
     job_id, lost = queue.add("clean"), "gmo-worker-1-lost"
     keys, past = QueueKeys("glide", "etl"), int(queue.now().timestamp() * 1000) - 90_000
     hand.run(worker_ops.open_queues([keys]))
@@ -350,6 +352,11 @@ def test_jobs_that_have_stalled_and_lost_workers(console: TestClient, queue: Que
     (job,) = stalled["jobs"]
     assert (job["id"], job["worker"], job["lease_until"] is not None) == (job_id, lost, True)
     assert stalled["lost_workers"] == [{"id": lost, "jobs": 1}]
+    assert get(console, "/api/workers")["lost"] == [{"queue": "etl", "id": lost, "jobs": 1}]
+    page = look("#/workers")
+    expect(page.get_by_role("region", name="Lost workers")).to_have_text(
+        f"Lost workers{lost}: 1 job of etl waits for another worker"
+    )
 
 
 def test_a_group_of_failures_runs_again(

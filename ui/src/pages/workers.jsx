@@ -3,7 +3,7 @@ import { now, useData } from "../api.js";
 import { flowLink, jobLink, nodeLink, queueLink } from "../route.js";
 import { Handlers } from "../parts/code.jsx";
 import { Problem, Table } from "../parts/table.jsx";
-import { bytes, cut, list, number, str } from "../parts/text.jsx";
+import { bytes, cut, list, number, plural, str } from "../parts/text.jsx";
 import { Lasted, Time, duration, instant } from "../parts/time.jsx";
 
 const SILENT = 10; // seconds
@@ -62,6 +62,7 @@ export const WorkerTable = ({ workers, none }) =>
 export function Workers() {
   const source = useData(["workers"]);
   const unserved = list(source.data?.unserved);
+  const lost = list(source.data?.lost);
   return (
     <>
       <h1>Workers</h1>
@@ -70,6 +71,18 @@ export function Workers() {
         <section class="wrong bad" aria-labelledby="unserved">
           <h2 id="unserved">Queues that no worker serves</h2>
           <ul class="names">{unserved.map((name) => <li key={name}><a href={queueLink(str(name))}>{str(name)}</a></li>)}</ul>
+        </section>
+      )}
+      {lost.length > 0 && (
+        <section class="wrong bad" aria-labelledby="lost">
+          <h2 id="lost">Lost workers</h2>
+          <ul class="names">
+            {lost.map((one) => (
+              <li key={`${one.queue} ${one.id}`}>
+                <code>{cut(one.id, 60)}</code>: {plural(one.jobs, "job")} of <a href={queueLink(str(one.queue))}>{cut(one.queue, 60)}</a> {one.jobs === 1 ? "waits" : "wait"} for another worker
+              </li>
+            ))}
+          </ul>
         </section>
       )}
       {source.data && <WorkerTable workers={source.data.workers} none="No worker runs." />}
