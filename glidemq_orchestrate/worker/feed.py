@@ -78,9 +78,8 @@ class Runner(Protocol):
     def take(self, fetched: list[Attempt]) -> None:
         """Run the fetched jobs."""
 
-    @property
-    def slice_sizes(self) -> str:
-        """How many elements of arrays to lease as a slice; see ``Request``."""
+    def slice_sizes(self, queue: str) -> str:
+        """How many elements of arrays to lease as a slice; see ``Request``. Empty: none of this queue now."""
 
     def has_starts(self, queue: str) -> bool:
         """Whether the start of a prefetched job is to be reported."""
@@ -302,7 +301,7 @@ class Feed:
                 limit=self._limit(),
                 immediate=immediate,
                 started=started,
-                sizes=self._runner.slice_sizes if wanted else "",
+                sizes=self._runner.slice_sizes(self.keys.queue) if wanted else "",
             )
         )
         self._reserve(flight)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.executor import Executor, process_token, refuse
@@ -213,7 +213,7 @@ class JobRunner:
             return
         seconds = self._free(execution)
         if attempts[0].slice is not None and outcomes[0] is not None:
-            self._sizes.ran(outcomes[0], seconds)
+            self._note_slice(outcomes[0], seconds)
         self.fill()
         if not self._messenger.is_empty:
             outcomes = await self._sent(attempts, outcomes)
@@ -222,6 +222,13 @@ class JobRunner:
         if (task := execution.task) is not None:  # nothing is left to clean up
             task.remove_done_callback(self._task_ended)
             del self._tasks[task]
+
+    def _note_slice(self, outcome: Outcome, seconds: float) -> None:
+        """Decide from a slice that has ended how many elements the next ones have, and when to lease them."""
+        self._sizes.ran(outcome, seconds)
+        is_returned = outcome.kind is Kind.LATER and outcome.second == UNBEGUN
+        if is_returned and (pause := self._sizes.returned(outcome.attempt.queue)):
+            self._loop.call_later(pause, self._wake)
 
     async def _sent(
         self, attempts: Sequence[Attempt], outcomes: Sequence[Outcome | None]
@@ -424,10 +431,9 @@ class JobRunner:
         """Wake every queue: places that one of them reserved are free again."""
         self._wake()
 
-    @property
-    def slice_sizes(self) -> str:
+    def slice_sizes(self, queue: str) -> str:
         """How many elements of arrays to lease as a slice; see ``Request``."""
-        return self._sizes.text
+        return self._sizes.of(queue)
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Log, count and emit the server's verdict on an outcome; for a slice, on each of its elements."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from itertools import zip_longest
@@ -32,6 +33,8 @@ MAX_SECONDS: Final = 0.5
 MAX_CHARACTERS: Final = 1_000_000
 MAX_LINES: Final = 1_000
 """Of the results and added items of a slice: it ends when it has more."""
+FIRST_PAUSE_SECONDS: Final = 0.05
+MAX_PAUSE_SECONDS: Final = 0.5
 YIELD_SECONDS: Final = 0.005
 """How long async handlers that await nothing may keep the loop."""
 LOST: Final = "its worker was lost while it may have run, and it must not run again"
@@ -53,12 +56,34 @@ class SliceSizes:
         self._sizes = {"": 1, **handlers.slice_limits}
         self._seconds: dict[str, float] = {}
         self._fixed = frozenset(self._sizes)
-        self.text = json.dumps(self._sizes)
+        self._text = json.dumps(self._sizes)
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """By queue from which slices are returned: how long none is leased, and until when."""
+
+    def of(self, queue: str) -> str:
+        """The sizes as JSON, for the next call; empty if it leases no slices."""
+        return "" if time.monotonic() < self._pauses.get(queue, (0.0, 0.0))[1] else self._text
+
+    def returned(self, queue: str) -> float:
+        """Lease no slices for a moment, as the last ones had no handler here; returns for how long.
+
+        Otherwise this worker would lease and return them without end while others run them. The moment
+        doubles until it gets a slice that it can run. 0: it has begun already.
+        """
+        pause, until = self._pauses.get(queue, (0.0, 0.0))
+        if (now := time.monotonic()) < until:
+            return 0.0
+        pause = min(pause * 2, MAX_PAUSE_SECONDS) or FIRST_PAUSE_SECONDS
+        self._pauses[queue] = pause, now + pause
+        return pause
 
     def ran(self, outcome: Outcome, seconds: float) -> None:
         """Note how long the elements of a slice took."""
+        if outcome.kind is not Kind.ELEMENTS:
+            return
         name = outcome.attempt.name
-        if name in self._fixed or outcome.kind is not Kind.ELEMENTS:
+        self._pauses.pop(outcome.attempt.queue, None)
+        if name in self._fixed:
             return
         each = seconds / outcome.elements
         mean = self._seconds.get(name, each)
@@ -66,7 +91,7 @@ class SliceSizes:
         size = max(min(int(SLICE_SECONDS / max(mean, 1e-6)), MAX_ELEMENTS), 1)
         if size != self._sizes.get(name, 1):
             self._sizes[name] = size
-            self.text = json.dumps(self._sizes)
+            self._text = json.dumps(self._sizes)
 
 
 async def execute_slice(

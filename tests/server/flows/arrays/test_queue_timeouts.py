@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tests.conftest import RunWorker
 
 
-def flow_of(*, as_jobs: bool, queue_timeout: float) -> FlowSpec:
-    array = ArrayNode("a", over=range(5), as_jobs=as_jobs, queue_timeout=queue_timeout)
+def flow_of(*, as_jobs: bool, queue_timeout: float, elements: int = 5) -> FlowSpec:
+    array = ArrayNode("a", over=range(elements), as_jobs=as_jobs, queue_timeout=queue_timeout)
     return FlowSpec("f", [array], queue="etl")
 
 
@@ -29,6 +29,20 @@ def test_it_waits_for_a_worker_with_its_handler(
     assert flow.array("a").counts().failed == 0
     run_worker(["etl"], {"a": lambda ctx: ctx.index})
     assert flow.wait(timeout=30).state is FlowState.COMPLETED
+
+
+def test_a_worker_without_its_handler_leases_few_slices(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    """It would return them 2,000 times a second, while those that can run them wait for the server."""
+    run_worker(["etl"], {"other": lambda ctx: ctx.index}, concurrency=10)
+    flow = flows.submit(flow_of(as_jobs=False, queue_timeout=60, elements=10_000), flow_id="x")
+    time.sleep(2)
+    assert 0 < int(redis_client.hget("glide:{etl}:gmo:array:x~a", "leases")) < 200
+    own = flows.submit(FlowSpec("f", [ArrayNode("other", over=range(1_000))], queue="etl"), flow_id="y")
+    assert own.wait(timeout=30).state is FlowState.COMPLETED
+    run_worker(["etl"], {"a": lambda ctx: ctx.index})
+    assert flow.wait(timeout=60).state is FlowState.COMPLETED
 
 
 @pytest.mark.parametrize("as_jobs", [False, True])
