@@ -156,8 +156,8 @@ def worker(
     max_jobs: Annotated[
         int | None,
         typer.Option(
-            help="Replace a process after about this many jobs, one process at a time. It finishes its "
-            "running jobs, however long they take; then the next one starts.",
+            help="Replace a process after about this many jobs or elements of arrays, one process at a time. "
+            "It finishes its running jobs, however long they take; then the next one starts.",
             min=1,
         ),
     ] = None,

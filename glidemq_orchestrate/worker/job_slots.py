@@ -86,7 +86,7 @@ class JobSlots:
 
     def take(self, attempt: Attempt) -> None:
         """Hold an attempt."""
-        self.taken += 1
+        self.taken += len(attempt.slice.indexes) if attempt.slice else 1
         self.held[attempt.queue, attempt.job_id] = attempt
 
     def free(self, attempt: Attempt) -> None:

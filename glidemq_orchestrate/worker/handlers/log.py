@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
@@ -155,6 +156,8 @@ class JobLog:
         """Log that an attempt begins whose job was held by a worker that was lost."""
         if self._again.have_room():
             text = "%s: runs again after its worker was lost; that costs no attempt"
+            if attempt.slice:  # such an element runs alone
+                attempt = replace(attempt, element=attempt.slice.indexes[0])
             log_job(logging.WARNING, text, attempt, "after_loss")
 
     def _accepted(self, outcome: Outcome) -> None:

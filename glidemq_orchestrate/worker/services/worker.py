@@ -185,7 +185,7 @@ class Worker(HandlerService, RegistersHandlers):
 
     @property
     def jobs_taken(self) -> int:
-        """The number of jobs that it has fetched since its start."""
+        """The number of jobs, and elements of arrays, that it has fetched since its start."""
         return self._slots.taken
 
     @property

@@ -46,7 +46,7 @@ class Limits:
     """When a process is replaced.
 
     Attributes:
-        jobs: Once it has fetched so many jobs.
+        jobs: Once it has fetched so many jobs. An element of an array counts as one.
         memory: Once it uses more than so many bytes (RSS), and has fetched a job at least.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import JobFailed
-from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt, Slice
 from glidemq_orchestrate.worker import Handlers, JobEvent
 from glidemq_orchestrate.worker.handlers.log import MAX_LINES_A_SECOND, JobLog
 from glidemq_orchestrate.worker.services.service import logger
@@ -248,6 +249,14 @@ async def test_refused_outcomes_and_starts_after_a_loss_are_counted(caplog: pyte
         f"{more} more outcomes were not accepted (at most {MAX_LINES_A_SECOND} lines a second)": 1,
         f"{more} more run again after a worker was lost (at most {MAX_LINES_A_SECOND} lines a second)": 1,
     }
+
+
+async def test_a_start_after_a_loss_names_the_element(caplog: pytest.LogCaptureFixture) -> None:
+    attempt = Attempt.from_wire("etl", "1-1", "token", {"id": "f~a{1}", "name": "work"})
+    alone = replace(attempt, flow_id="f", node="a", slice=Slice("f~a", [17], [0]))
+    JobLog().runs_again(alone)
+    again = "runs again after its worker was lost; that costs no attempt"
+    assert caplog.messages == [f"node a[17] of flow f: {again}"]
 
 
 def test_a_result_that_is_refused_is_not_logged_as_the_reason(

@@ -21,6 +21,7 @@ from glidemq_orchestrate import (
     Queue,
     RetryLater,
     Skip,
+    Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, NodeNotFound
 from glidemq_orchestrate.worker import JobEvent, Middleware
@@ -479,6 +480,16 @@ def test_what_changes_nodes_names_the_array_of_an_element(flows: FlowProducer) -
         with pytest.raises(NodeNotFound, match=r"no node c\[3\]$"):
             change("c[3]")
     assert flow.node("a").state is JobState.ACTIVE
+
+
+def test_a_worker_counts_the_elements_that_it_has_taken(flows: FlowProducer, url: str) -> None:
+    """``--max-jobs`` limits what a process may run, and a slice can have a hundred elements."""
+    worker = Worker(url, queues=["etl"])
+    worker.handler("a")(lambda ctx: ctx.index)
+    with worker.running():
+        flow = flows.submit(flow_of(ArrayNode("a", over=range(2_000))), flow_id="x")
+        assert flow.wait(timeout=30).state is FlowState.COMPLETED
+        assert worker.jobs_taken >= 2_000
 
 
 def test_an_element_cannot_add_nodes(flows: FlowProducer, run_worker: RunWorker) -> None:
