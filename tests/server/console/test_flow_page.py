@@ -124,6 +124,20 @@ def test_a_read_only_flow_page_retries_no_group(
     assert reply.status_code in (404, 405)
 
 
+def test_an_ended_flow_that_somebody_else_runs_again_is_seen_to_run(
+    flows: FlowProducer, look: Callable[..., Page]
+) -> None:
+    flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="etl")]), flow_id="f")
+    flow.cancel("enough")
+    page = look("#/flows/f")
+    title = page.locator("h1")
+    expect(title).to_contain_text("cancelled")
+    page.wait_for_timeout(1_500)
+    flow.restart()
+    expect(title).to_contain_text("running", timeout=10_000)
+    expect(page.locator("header.head")).to_contain_text(", generation 1, created")
+
+
 def test_a_flow_has_the_generation_that_all_others_name(
     flows: FlowProducer, look: Callable[..., Page]
 ) -> None:

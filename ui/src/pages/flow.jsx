@@ -17,6 +17,7 @@ import { Timeline } from "../parts/timeline.jsx";
 const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["errors", "Errors"]];
 const ENDED = ["completed", "failed", "cancelled"];
 const MANY = 1000; // nodes; beyond, what costs a read of them all is read less often
+const MARKS = ["state", "generation", "created_at", "total", "completed", "failed"]; // what changes when a flow runs again
 const isOver = (flow) => ENDED.includes(flow.state);
 
 /** Counts by state of the whole flow, from those of its groups. */
@@ -62,7 +63,16 @@ function useFlow(id) {
       source.reload();
     } else if (change) source.change((data) => merge(data, change));
   }, source.reload);
+  useRestart(id, flow, source.reload);
   return { ...source, isLive };
+}
+
+/** Calls `reload` when a flow that has ended is another one than shown: somebody else has run it again. */
+function useRestart(id, flow, reload) {
+  const head = useData(flow && isOver(flow) ? ["flows", id, "head"] : null, {}, 5000).data?.flow;
+  useEffect(() => {
+    if (head && flow && isOver(flow) && MARKS.some((mark) => head[mark] !== flow[mark])) reload();
+  }, [head]);
 }
 
 /** Calls `then` when a number is another one than before. */
