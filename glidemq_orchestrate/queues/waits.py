@@ -268,7 +268,7 @@ def _silent(job: Waiter, queue: _Queue, now_ms: int) -> Wait:
     next_ = "another worker takes it over when its lease ends"
     if queue.handlers is not None and not queue.handlers:
         next_ = f"no live worker serves queue {job.whole_queue}"
-    return Wait(f"its worker has been silent since {since:%H:%M:%S}: {next_}")
+    return Wait(f"its worker has been silent since {since:%H:%M:%S %Z}: {next_}")
 
 
 def _ready(job: Waiter, queue: _Queue, since: float, now_ms: int) -> Wait:
