@@ -417,3 +417,12 @@ def test_a_running_job_outside_flows_is_opened_from_its_worker(
 def test_a_node_says_that_its_history_may_have_gaps(failed: Flow, look: Callable[..., Page]) -> None:
     page = look("#/flows/night%2F1/nodes/clean%5B3%5D")
     expect(page.get_by_text("Events may be missing: a node records its history if")).to_be_visible()
+
+
+def test_the_table_of_workers_fits_a_window_of_1100_pixels(
+    queue: Queue, run_worker: RunWorker, look: Callable[..., Page]
+) -> None:
+    run_worker(["etl"], {name: lambda _: 1 for name in ("clean", "element", "extract", "report", "total")})
+    page = look("#/workers", viewport={"width": 1100, "height": 900})
+    expect(page.locator("tbody")).to_contain_text("5 handlers")
+    assert page.get_by_role("region", name="Workers").evaluate("box => box.scrollWidth <= box.clientWidth")

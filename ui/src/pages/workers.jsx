@@ -40,7 +40,7 @@ const COLUMNS = [
       <div class="quiet">{cut(worker.id, 48)}</div>
       <Handlers worker={worker} />
     </div>
-  )],
+  ), "wide"],
   ["Queues", (worker) => (
     <ul class="names">
       {list(worker.queues).map((name) => <li key={name}><a href={queueLink(str(name))}>{cut(name, 40)}</a></li>)}
