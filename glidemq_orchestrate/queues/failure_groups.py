@@ -35,6 +35,8 @@ SAMPLES: Final = 3
 SAMPLE_CHARACTERS: Final = 500
 FLOW_COST: Final = 100  # a flow counts as at least this many jobs
 MAX_GROUP: Final = 256
+QUEUE_TIMEOUT: Final = "queue timeout"
+"""The group of nodes that no worker began in time: each reason names the job, the limit and a worker."""
 NO_REASON: Final = "no reason"
 CONSEQUENCES: Final = ("upstream failed: ", "upstream skipped: ")
 _OF_ARRAY: Final = re.compile(r"\d+ of \d+ elements failed; element \d+: (?=\S)")
@@ -106,6 +108,8 @@ def group_of(reason: str, named: str = "", finished: str = "") -> str:
         return readable(group)
     line = next((text for part in readable(reason).splitlines() if (text := part.strip())), NO_REASON)
     line = line[found.end() :] if (found := _OF_ARRAY.match(line)) else line
+    if line.startswith(f"{QUEUE_TIMEOUT}: "):
+        return QUEUE_TIMEOUT
     found = _CLASS.match(line)
     return (found[0] if found else line)[:MAX_GROUP]
 

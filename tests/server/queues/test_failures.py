@@ -80,6 +80,7 @@ def test_a_group_is_the_class_of_the_exception_or_the_first_line(subtests: pytes
         "\n  connect ECONNREFUSED 10.0.0.1:6379\n    at x": "connect ECONNREFUSED 10.0.0.1:6379",
         "https://example.org/x is gone": "https://example.org/x is gone",
         "revoked": "revoked",
+        "queue timeout: no worker of queue etl began it within 60 s: HandlerNotFound: x": "queue timeout",
         "": "no reason",
         "51 of 50000 elements failed; element 17: ValueError: x": "ValueError",
         "3 of 3 elements failed; element 0: disk full\nat x": "disk full",
