@@ -114,10 +114,10 @@ def failed_jobs_and_nodes(
     queue: Queue, flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     queue.add_many([NewJob("fails"), NewJob("fails")])
+    worker = run_worker(["etl"], {"fails": fails})
     for name in ("f", "g/1"):
         nodes = [FlowNode("fails"), FlowNode("held back", job="fails", after=["fails"])]
-        flows.submit(FlowSpec("n", nodes, queue="etl"), flow_id=name)
-    worker = run_worker(["etl"], {"fails": fails})
+        flows.submit(FlowSpec("n", nodes, queue="etl"), flow_id=name).wait(timeout=20)  # f has failed first
     eventually(lambda: queue.counts()[JobState.FAILED] == 6, 20)
     worker.stop()
 
