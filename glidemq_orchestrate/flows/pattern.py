@@ -99,8 +99,10 @@ def map_over(
         array: Make an ``ArrayNode`` named as the template, for up to 100,000,000 items. Without items, none.
 
     Raises:
-        InvalidFlow: The template's data is not an object.
+        InvalidFlow: The template's data is not an object, or ``items`` is a text or an object, so one item.
     """
+    if isinstance(items, str | bytes | Mapping):
+        raise InvalidFlow(f"items must be a list, got {described(items)}. Fix: map_over(template, [...])")
     if array:
         nodes = _as_array(template, items)
     else:

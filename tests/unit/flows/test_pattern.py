@@ -64,6 +64,13 @@ def test_a_map_without_data_gives_the_item_itself() -> None:
     assert [made.data for made in map_over(node("n"), [1, None, {"a": 2}])] == [1, None, {"a": 2}]
 
 
+@pytest.mark.parametrize("items", ["abc", b"abc", {"k": 1}])
+def test_one_item_is_no_list_of_items(items: Any) -> None:
+    for array in (False, True):
+        with pytest.raises(InvalidFlow, match=r"items must be a list, got .* Fix: map_over"):
+            map_over(node("n"), items, array=array)
+
+
 def test_a_map_over_nothing_leaves_its_collector_where_the_template_was() -> None:
     nodes = map_over(node("clean", "split"), [], collect=node("report", "head"))
     assert [(made.name, list(made.after)) for made in nodes] == [("report", ["head", "split"])]
