@@ -43,8 +43,8 @@ KeyName = Literal[
     "gmo:schedulers", "gmo:schedulers:due", "gmo:schedulers:last", "gmo:schedulers:finished",
     "gmo:schedulers:paused",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
-    "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
-    "gmo:published", "gmo:shards", "qx:tags", "qx:tracked",
+    "gmo:letters", "gmo:portable", "gmo:portable:leaving", "gmo:portable:expiring", "gmo:priorities",
+    "gmo:dedup", "gmo:ordering", "gmo:published", "gmo:shards", "qx:tags", "qx:tracked",
 ]  # fmt: skip
 """The keys that a queue has once each. Those with ``gmo:`` or ``qx:`` are ours, the others glide-mq's."""
 

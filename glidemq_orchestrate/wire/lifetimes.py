@@ -133,6 +133,8 @@ gmo:owners | sorted set | owners of running flows | work | the end of their last
     portable flows: cleanup, 14 days after their last renewal
 gmo:owned:<lease> | set | the flows of an owner | work | the same
 gmo:portable | sorted set | portable flows to be advanced | work | their end
+gmo:portable:leaving | sorted set | portable flows that a client takes off that list | work | its last step;
+    the sweep, after a minute
 gmo:portable:expiring | sorted set | portable flows with a running retention or tombstone | flow | the sweep,
     at its end
 gmo:portable:policies:<flow> | hash | policies of the nodes of a portable flow | flow | the retention

@@ -64,7 +64,7 @@ id meta stream scheduled priority lifo list-active suspended ratelimited complet
 dedup metrics:completed metrics:failed schedulers schedulers:lock:__tick__ gmo:schedulers
 gmo:schedulers:due gmo:schedulers:last gmo:schedulers:paused
 gmo:due gmo:owners gmo:todo gmo:staging gmo:letters gmo:portable
-gmo:portable:expiring gmo:published gmo:flows gmo:beside
+gmo:portable:leaving gmo:portable:expiring gmo:published gmo:flows gmo:beside
 gmo:workers gmo:supervisor gmo:supervised gmo:list-held gmo:large-events gmo:flows:state:running group:k
 groupq:k budget:1 usage:1 w:x job:1 job:1:x deps:1 parents:1 log:1
 """

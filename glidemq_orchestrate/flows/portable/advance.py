@@ -301,17 +301,15 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
         # It may have been listed after its removal: the sweep delists it again.
         yield from ask(records.expire_at(ref.home, ref.flow_id, clock.now_ms()))
-    yield from ask(records.delist(ref.home, ref.flow_id))
-    # A client that just restarted it may have listed it immediately before it was delisted.
-    now = yield from ask(records.record(ref.home, ref.flow_id))
+    now, mark = yield from records.delist(ref.home, ref.flow_id, clock.now_ms())
     if is_running(now) or now.note:
         yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
         yield from ask(records.expire_never(ref.home, ref.flow_id))
-        return now.state
-    # A disconnected client may have listed it under an older state: the sweep corrects that.
-    others = [state for state in FlowState if state is not now.state]
-    if any((yield from ask_all([records.is_indexed(ref.home, ref.flow_id, state) for state in others]))):
-        yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
+    else:  # a disconnected client may have listed it under an older state: the sweep corrects that
+        others = [state for state in FlowState if state is not now.state]
+        if any((yield from ask_all([records.is_indexed(ref.home, ref.flow_id, state) for state in others]))):
+            yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
+    yield from ask(records.delisted(ref.home, mark))
     return now.state
 
 

@@ -21,11 +21,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from uuid import uuid4
 
 from glidemq_orchestrate.flows.generation import read_entries
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Word, command, write_fields
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask_all, command, write_fields
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_homes, read_generation
 
 MAX_LABELS: Final = 32
@@ -308,6 +309,10 @@ def _listed(home: QueueKeys) -> str:
     return home.key("gmo:portable")
 
 
+def _leaving(home: QueueKeys) -> str:
+    return home.key("gmo:portable:leaving")
+
+
 def _expiring(home: QueueKeys) -> str:
     return home.key("gmo:portable:expiring")
 
@@ -327,9 +332,32 @@ def requeue(home: QueueKeys, flow_id: str, now_ms: int) -> Call[None]:
     return command("ZADD", _listed(home), "XX", now_ms, flow_id, decode=replies.anything)
 
 
-def delist(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Delist a flow that has ended."""
-    return command("ZREM", _listed(home), flow_id, decode=replies.anything)
+def delist(home: QueueKeys, flow_id: str, now_ms: int) -> Op[tuple[Record, str]]:
+    """Delist a flow that seems to need no advancing; returns its record as it was after that, and a mark.
+
+    Another client may have listed it just before, to run it again. So the caller lists it again if the record
+    says so, and then removes the mark with ``delisted``. If it is killed before that, the sweep lists it.
+    """
+    mark = f"{flow_id}\n{uuid4().hex}"
+    marking = command("ZADD", _leaving(home), now_ms, mark, decode=replies.anything)
+    removing = command("ZREM", _listed(home), flow_id, decode=replies.anything)
+    calls: list[Call[Any]] = [marking, removing, record(home, flow_id)]
+    *_, found = yield from ask_all(calls)
+    return found, mark
+
+
+def delisted(home: QueueKeys, mark: str) -> Call[None]:
+    """Remove the mark of a flow that was delisted, and listed again if necessary."""
+    return command("ZREM", _leaving(home), mark, decode=replies.anything)
+
+
+def unsettled(home: QueueKeys, before_ms: int, max_: int) -> Call[dict[str, str]]:
+    """The flows that were delisted before this time, by their marks, which are still there."""
+
+    def decode(reply: Any) -> dict[str, str]:
+        return {mark: mark.partition("\n")[0] for mark in reply}
+
+    return command("ZRANGEBYSCORE", _leaving(home), "-inf", before_ms, "LIMIT", 0, max_, decode=decode)
 
 
 def expire_at(home: QueueKeys, flow_id: str, at_ms: int) -> Call[None]:

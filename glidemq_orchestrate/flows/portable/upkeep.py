@@ -31,6 +31,7 @@ from glidemq_orchestrate.wire.call import Op, ask, ask_all, members, members_pag
 from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 ABANDONED_MS: Final = 15 * 60_000
+UNSETTLED_MS: Final = 60_000
 PER_SWEEP: Final = 100
 BUDGET_MS: Final = 2_000
 
@@ -42,7 +43,11 @@ def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) ->
     concurrently. An error with one flow does not delay the others: the first error is raised at the end.
     """
     refused: Exception | None = None
-    reading = [records.listed(home, PER_SWEEP), records.expiring(home, clock.now_ms(), PER_SWEEP)]
+    now_ms = clock.now_ms()
+    left = yield from ask(records.unsettled(home, now_ms - UNSETTLED_MS, PER_SWEEP))
+    for mark, flow_id in left.items():  # the client that delisted it was killed
+        yield from ask_all([records.enlist(home, flow_id, now_ms), records.delisted(home, mark)])
+    reading = [records.listed(home, PER_SWEEP), records.expiring(home, now_ms, PER_SWEEP)]
     running, expired = yield from ask_all(reading)
     todo = [_check(FlowRef(home, flow_id, "portable"), clock) for flow_id in running]
     todo += [_expire(FlowRef(home, flow_id, "portable"), clock, tombstone) for flow_id in expired]
@@ -69,17 +74,18 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
         yield from advance(ref, clock)
     elif record.is_expired:  # another client that found the tombstone may have listed it late
         yield from ask(records.expire_at(ref.home, ref.flow_id, clock.now_ms()))
-        yield from ask(records.delist(ref.home, ref.flow_id))
+        _, mark = yield from records.delist(ref.home, ref.flow_id, clock.now_ms())
+        yield from ask(records.delisted(ref.home, mark))
     elif record.end:
         yield from ask(
             records.erase(ref.home, ref.flow_id, "listed")
         )  # another client may have listed it late
         yield from close(ref, clock)
     elif not record.fields:
-        yield from ask(records.delist(ref.home, ref.flow_id))
-        # A submission may have just listed it, and written its record since.
-        if (yield from ask(records.record(ref.home, ref.flow_id))).fields:
+        now, mark = yield from records.delist(ref.home, ref.flow_id, clock.now_ms())
+        if now.fields:  # a submission has just listed it, and written its record
             yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
+        yield from ask(records.delisted(ref.home, mark))
     elif record.is_dropped:
         yield from remove(ref)
     elif record.is_superseded or _last_heartbeat_ms(record) < clock.now_ms() - ABANDONED_MS:

@@ -72,6 +72,30 @@ def test_who_has_waited_for_its_end_finds_it_listed(
         assert flows.list(state="running") == []
 
 
+def test_one_that_runs_again_while_a_client_is_killed_that_closes_it_is_listed(
+    url: str, hand: Hand, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any step: also after it has delisted the flow that another client has listed again."""
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES["portable"])
+    with producer.FlowProducer(url) as flows:
+        for killed in range(2, 9):
+            for restarted in range(1, killed):
+                redis_client.flushdb()
+                flow = flows.submit(FLOW, flow_id="f")
+                flow.cancel()
+                assert flow.wait(timeout=LONG).status.state == "cancelled"
+                closing = hand.steps(advance.close(REF, SystemClock()))
+                for _ in range(restarted):
+                    next(closing, None)
+                flow.retry_failed()
+                for _ in range(killed - restarted):
+                    next(closing, None)
+                for clock in (SystemClock(), Later()):
+                    hand.run(upkeep.sweep(ETL, clock))
+                assert redis_client.zrange("glide:{etl}:gmo:portable", 0, -1) == ["f"], (restarted, killed)
+                assert redis_client.zcard("glide:{etl}:gmo:portable:leaving") == 0
+
+
 def test_one_that_was_listed_in_an_older_state_at_its_end_is_corrected(
     url: str, hand: Hand, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

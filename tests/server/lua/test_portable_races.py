@@ -196,7 +196,8 @@ def test_a_flow_that_ends_while_a_slow_sweep_keeps_it_is_removed(slots: Slots) -
         slots.submit(KEPT)
         # The client that ended the round before scheduled the removal late.
         slots.run(ask(records.expire_at(home, "f", slots.now)))
-        slots.run(ask(records.delist(home, "f")))
+        (_, mark), _ = slots.run(records.delist(home, "f", slots.now))
+        slots.run(ask(records.delisted(home, mark)))
         slow, _ = slots.begun(upkeep.sweep(home, slots), place)
         slots.run_jobs()
         for _ in slow:

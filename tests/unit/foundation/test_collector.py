@@ -30,10 +30,10 @@ def collections() -> Iterator[list[str]]:
 
 
 def test_checking_a_large_flow_collects_only_afterwards(collections: list[str]) -> None:
-    spec = FlowSpec("n", [FlowNode(f"n{at}", queue="etl") for at in range(3_000)])
+    spec = FlowSpec("n", [FlowNode(f"n{at}", queue="etl") for at in range(10_000)])
     collections.clear()
     check_flow(spec)
-    assert collections in ([], ["start", "stop"])
+    assert collections.count("start") < 5, "44 without the pause; other threads may collect, too"
     assert gc.isenabled()
 
 
