@@ -166,7 +166,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
 }
 _READING: Final = """
 fcall info scan time get getbit getrange mget hget hmget hgetall hscan hlen llen lrange scard sismember
-smembers smismember zcard zcount zrange zrangebyscore zrevrange zrevrangebyscore zscore xinfo xlen
+smembers smismember sscan zcard zcount zrange zrangebyscore zrevrange zrevrangebyscore zscore xinfo xlen
 xpending xrange xread xrevrange
 """
 TO_OBSERVE: Final = tuple(_READING.split())
