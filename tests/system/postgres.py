@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.processes import spawned
 from tests.server.lua.servers import installed
 
@@ -31,7 +31,7 @@ def running_postgres(database: str) -> Iterator[str]:
         if who:
             entry = pwd.getpwnam(USER)
             os.chown(folder, entry.pw_uid, entry.pw_gid)
-        data, port = folder / "data", _free_port()
+        data, port = folder / "data", free_port()
         options: list[str | Path] = [
             "-D",
             str(data),
@@ -76,13 +76,6 @@ def _programs() -> Path:
     """The folder of the server's programs: Debian keeps them out of PATH, one folder a version."""
     installed("pg_ctlcluster", package="postgresql")
     return max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

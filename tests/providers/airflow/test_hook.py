@@ -16,11 +16,12 @@ from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.server.findings import rule
+from tests.ports import free_port
 from tests.providers.airflow.builders import Valkey
 from tests.server.connections.certificates import Certificates
 from tests.server.connections.topologies import running_pair, running_primaries
 from tests.server.lua.keyspace import dump
-from tests.server.lua.servers import _free_port, redis7_binary, running
+from tests.server.lua.servers import redis7_binary, running
 
 Connect = Callable[..., GlideMQHook]
 
@@ -126,7 +127,7 @@ def test_the_test_button_knows_sentinels(tmp_path: Path, connect: Connect) -> No
 def test_tls_is_used_whether_the_host_is_a_url_or_not(
     tmp_path: Path, connect: Connect, *, is_url: bool
 ) -> None:
-    files, port = Certificates.in_directory(tmp_path), _free_port()
+    files, port = Certificates.in_directory(tmp_path), free_port()
     options = ["--tls-port", str(port), *files.options(clients=True)]
     with running(redis7_binary(tmp_path), tmp_path, *options):
         host = f"valkeys://localhost:{port}" if is_url else f"localhost:{port}"

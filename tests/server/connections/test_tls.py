@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from glidemq_orchestrate import AsyncQueue, ConnectionSettings, FlowNode, FlowPr
 from glidemq_orchestrate.clients.servers import Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from tests.conftest import RunWorker
+from tests.ports import free_port
 from tests.server.lua.servers import redis7_binary, running
 
 LONG = timedelta(seconds=30)
@@ -48,7 +48,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     client = ca.issue_cert("worker@example.org")
     client.cert_chain_pems[0].write_to_path(files["cert"])
     client.private_key_pem.write_to_path(files["key"])
-    port = _free_port()
+    port = free_port()
     options = ["--tls-cert-file", files["server"], "--tls-key-file", files["server"]]
     options += ["--tls-ca-cert-file", files["ca"], "--tls-auth-clients", "yes"]
     # The bundled Valkey is built without TLS.
@@ -57,12 +57,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(
             f"valkeys://localhost:{port}", f"valkeys://localhost:{plain}", kept, files["stranger"], options
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("way", ["keywords", "query"])
@@ -83,7 +77,7 @@ async def test_an_async_client_is_accepted_too(guarded: Guarded) -> None:
 
 
 def test_a_cluster_is_found_by_its_tls_ports(guarded: Guarded, tmp_path: Path, run_worker: RunWorker) -> None:
-    port, bus = _free_port(), _free_port()
+    port, bus = free_port(), free_port()
     options = [*guarded.options, "--tls-port", str(port), "--tls-cluster", "yes"]
     options += ["--cluster-enabled", "yes", "--cluster-port", str(bus)]
     with running(redis7_binary(tmp_path), tmp_path, *options) as plain:

@@ -18,9 +18,10 @@ from glidemq_orchestrate.clients.servers import examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, TransportError
 from glidemq_orchestrate.server import findings
 from tests.conftest import Eventually, RunWorker
+from tests.ports import free_port
 from tests.processes import spawned
 from tests.server.connections.certificates import Certificates
-from tests.server.lua.servers import _free_port, _wait_for_answer, load_libraries, redis7_binary, running
+from tests.server.lua.servers import _wait_for_answer, load_libraries, redis7_binary, running
 
 LONG = timedelta(seconds=60)
 USERS = {"worker": "hunter2", "replica": "hunter4", "watcher": "hunter6"}
@@ -54,7 +55,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with ExitStack() as stack:
         servers: dict[int, Any] = {}
         for number in range(2):
-            home, port = directory / f"server-{number}", _free_port()
+            home, port = directory / f"server-{number}", free_port()
             home.mkdir()
             options = ["--tls-port", str(port), "--tls-replication", "yes", *files.options(clients=True)]
             options += ["--repl-diskless-sync-delay", "0"]
@@ -84,7 +85,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 def _start_sentinel(
     stack: ExitStack, binary: Path, directory: Path, files: Certificates, primary: int
 ) -> tuple[Any, int]:
-    port, plain, conf = _free_port(), _free_port(), directory / "sentinel.conf"
+    port, plain, conf = free_port(), free_port(), directory / "sentinel.conf"
     conf.write_text(
         f"sentinel monitor main 127.0.0.1 {primary} 1\nsentinel failover-timeout main 5000\n"
         f"sentinel auth-user main watcher\nsentinel auth-pass main {USERS['watcher']}\n"

@@ -16,8 +16,9 @@ from glidemq_orchestrate import AsyncQueue, ConnectionSettings, JobState, Queue
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from glidemq_orchestrate.server.findings import rule
 from tests.conftest import Eventually, RunWorker
+from tests.ports import free_port
 from tests.server.connections.certificates import Certificates
-from tests.server.lua.servers import _free_port, load_libraries, redis7_binary, running
+from tests.server.lua.servers import load_libraries, redis7_binary, running
 
 SECRET = "hunter2"
 
@@ -45,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def guarded(files: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    directory, port = tmp_path_factory.mktemp("tls"), _free_port()
+    directory, port = tmp_path_factory.mktemp("tls"), free_port()
     options = ["--tls-port", str(port), *files.options()]
     with (
         running(redis7_binary(directory), directory, *options) as plain,
@@ -93,7 +94,7 @@ async def test_a_default_user_with_the_rule_alone_is_enough(guarded: Guarded) ->
 
 @pytest.mark.parametrize("which", ["expired", "not_yet"])
 async def test_a_certificate_out_of_date_is_refused(files: Certificates, tmp_path: Path, which: str) -> None:
-    port = _free_port()
+    port = free_port()
     options = ["--tls-port", str(port), *files.options(getattr(files, which))]
     with running(redis7_binary(tmp_path), tmp_path, *options) as plain:
         settings = ConnectionSettings(f"valkeys://localhost:{port}", ca=files.ca)
@@ -110,7 +111,7 @@ async def test_a_certificate_out_of_date_is_refused(files: Certificates, tmp_pat
 
 
 def test_a_client_that_another_ca_signed_is_refused(files: Certificates, tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     options = ["--tls-port", str(port), *files.options(clients=True)]
     with running(redis7_binary(tmp_path), tmp_path, *options):
         url = f"valkeys://localhost:{port}"

@@ -14,10 +14,10 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
+from tests.ports import free_port
 from tests.processes import end, lasting, spawn
 from tests.server.lua.servers import (
     _form_cluster,
-    _free_port,
     _wait_for_answer,
     owner_of,
     redis7_binary,
@@ -30,7 +30,7 @@ class Server:
 
     def __init__(self, directory: Path, *options: str) -> None:
         directory.mkdir(exist_ok=True)
-        self.directory, self.options, self.port = directory, options, _free_port()
+        self.directory, self.options, self.port = directory, options, free_port()
         self.client: Any = redis.Redis(port=self.port, decode_responses=True)
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -124,7 +124,7 @@ class Pair:
     @property
     def url(self) -> str:
         """With a sentinel that is down before the one that is up."""
-        return f"valkey+sentinel://127.0.0.1:{_free_port()},127.0.0.1:{self.sentinel.port}/main"
+        return f"valkey+sentinel://127.0.0.1:{free_port()},127.0.0.1:{self.sentinel.port}/main"
 
     def replicated(self) -> None:
         """Wait until the replica has everything that was written before."""
@@ -157,7 +157,7 @@ class Primaries:
 
     @property
     def url(self) -> str:
-        return f"valkey+cluster://127.0.0.1:{_free_port()},127.0.0.1:{self.servers[1].port}"
+        return f"valkey+cluster://127.0.0.1:{free_port()},127.0.0.1:{self.servers[1].port}"
 
     def owner(self, queue: str) -> Server:
         port = owner_of(key_slot(queue.encode()), [server.port for server in self.servers])
@@ -213,7 +213,7 @@ def _replicates(client: Any, primary: str) -> bool:
 
 
 def _cluster_options() -> list[str]:
-    bus = ["--cluster-enabled", "yes", "--cluster-port", str(_free_port())]
+    bus = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
     return [*bus, "--cluster-node-timeout", "2000"]
 
 

