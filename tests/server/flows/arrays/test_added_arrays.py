@@ -99,7 +99,7 @@ def test_an_array_that_was_added_from_outside_stays(flows: FlowProducer, run_wor
 
     flow = flows.submit(flow_of(FlowNode("a")), flow_id="x")
     run_worker(["etl"], {"a": work, "item": work})
-    flow.extend(map_over(FlowNode("item", queue="etl", after=["a"]), "abcde", array=True))
+    flow.extend(map_over(FlowNode("item", queue="etl", after=["a"]), [*"abcde"], array=True))
     assert flow.wait(timeout=30).state is FlowState.COMPLETED
     flow.restart()
     assert set(flow.wait(timeout=30).results) == {"a", "item"}
