@@ -21,6 +21,9 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, parsed_object
 
 FOREIGN_IDLE_MS: Final = 10_000
+MAX_PAUSE_MS: Final = 1_000
+MAX_PAUSE_ALONE_MS: Final = 10_000  # while no other worker may run it
+PAUSES: Final = 10
 FORGET_AFTER_MS: Final = 60_000
 """A worker without jobs that has not renewed its registration for this long is removed from its queue."""
 REGISTERED_MS: Final = 30_000
@@ -207,19 +210,23 @@ def _handlers_of(text: str) -> list[str] | None:
     return [str(name) for name in handlers] if isinstance(handlers, list) else []
 
 
-def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str, clock: Clock) -> Op[bool]:
-    """Whether a job without a handler in this worker is handed back instead of failed.
+def longest_pause(
+    queue: QueueKeys, attempt: Attempt, worker_id: str, why: str, clock: Clock
+) -> Op[int | None]:
+    """For how many ms at most a job without a handler in this worker is handed back; None: it fails instead.
 
     It is handed back if another live worker of the queue has or may have a handler. So is a node with a
-    ``queue_timeout``: the timeout then ends the node, with ``why`` as its reason.
+    ``queue_timeout``: the timeout then ends the node, with ``why`` as its reason. Each pause of a node costs
+    events that others would rather read, so one that may wait long is looked at seldom.
     """
     handlers = yield from known_handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
-        return True
-    if not (yield from backend.has_queue_timeout(queue, attempt)):
-        return False
+        return MAX_PAUSE_MS
+    timeout_ms = yield from backend.queue_timeout(queue, attempt)
+    if not timeout_ms:
+        return None
     yield from ask(attempt_calls.note_unhandled(queue, attempt.node_job_id, why))
-    return True
+    return min(max(timeout_ms // PAUSES, MAX_PAUSE_MS), MAX_PAUSE_ALONE_MS)
 
 
 def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:

@@ -112,8 +112,8 @@ class FlowBackend(Protocol):
     def inputs(self, queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
         """Read the inputs of a node from its dependencies."""
 
-    def has_queue_timeout(self, queue: QueueKeys, attempt: Attempt) -> Op[bool]:
-        """Whether a node fails if no worker starts it in time."""
+    def queue_timeout(self, queue: QueueKeys, attempt: Attempt) -> Op[int]:
+        """How many ms after it may run a node fails if no worker has started it; 0 for no limit."""
 
     def ran(self, ref: FlowRef) -> Op[dict[str, Ran]]:
         """Read how each node has run, and its definition."""
@@ -202,7 +202,7 @@ class _Staged:
     policies = staticmethod(staged_reading.policies)
     dependency_policies = staticmethod(staged_reading.dependency_policies)
     inputs = staticmethod(staged_reading.inputs)
-    has_queue_timeout = staticmethod(staged_reading.has_queue_timeout)
+    queue_timeout = staticmethod(staged_reading.queue_timeout)
     cancel = staticmethod(staged_changes.cancel)
     own = staticmethod(staged_changes.own)
     owners = staticmethod(staged_changes.owners)
@@ -220,7 +220,7 @@ class _Portable:
     wait = staticmethod(portable_advance.wait)
     sweep = staticmethod(upkeep.sweep)
     inputs = staticmethod(upkeep.inputs)
-    has_queue_timeout = staticmethod(upkeep.has_queue_timeout)
+    queue_timeout = staticmethod(upkeep.queue_timeout)
     read_record = staticmethod(records.plain)
     status = staticmethod(portable_reading.status)
     nodes = failed = staticmethod(portable_reading.nodes)
@@ -303,9 +303,9 @@ def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
     return (yield from _backend_of_job(attempt).inputs(queue, attempt))
 
 
-def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
-    """Whether a node fails if no worker starts it in time."""
-    return (yield from _backend_of_job(attempt).has_queue_timeout(queue, attempt))
+def queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[int]:
+    """How many ms after it may run a node fails if no worker has started it; 0 for no limit."""
+    return (yield from _backend_of_job(attempt).queue_timeout(queue, attempt))
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:

@@ -20,7 +20,7 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, function
 from glidemq_orchestrate.wire.codec import is_utf8, readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_generation
-from glidemq_orchestrate.wire.stored import exact
+from glidemq_orchestrate.wire.stored import exact, number
 
 UNREADABLE_ITEMS: Final = "?"
 """No JSON: the worker fails the elements of the slice with that reason."""
@@ -240,9 +240,9 @@ def note_published(attempt: Attempt, queue: QueueKeys, lines: Sequence[str], now
     )
 
 
-def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
-    """Whether a node fails if no worker starts it in time."""
-    return job_hash.get(queue, job_id, "gmo:queue_timeout", bool)
+def queue_timeout(queue: QueueKeys, job_id: str) -> Call[int]:
+    """How many ms after it may run a node fails if no worker has started it; 0 for no limit."""
+    return job_hash.get(queue, job_id, "gmo:queue_timeout", lambda reply: int(number(reply or "")))
 
 
 def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[int]:

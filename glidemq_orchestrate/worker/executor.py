@@ -54,8 +54,6 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 LOST: Final = "the worker that ran it was lost, and the job must not run again"
 PAUSE_MS: Final = 1_000
 FIRST_PAUSE_MS: Final = 50
-MAX_PAUSE_MS: Final = 1_000
-MAX_PAUSE_ALONE_MS: Final = 10_000  # while no other worker may run it
 MAX_REMEMBERED: Final = 10_000
 
 
@@ -164,15 +162,17 @@ class Unhandled:
         queue, key = self.queues[attempt.queue], (attempt.queue, attempt.node_job_id)
         failure = unknown_handler(attempt, self.handlers.names)
         try:
-            may = await self.run(
-                workers.may_be_handled(queue, attempt, self.worker_id, failure.text, self.clock)
+            longest = await self.run(
+                workers.longest_pause(queue, attempt, self.worker_id, failure.text, self.clock)
             )
         except GlideMQError:
-            may = True  # unknown, which is no reason to fail a job
+            longest = workers.MAX_PAUSE_MS  # unknown, which is no reason to fail a job
         pause = self.pauses.pop(key, FIRST_PAUSE_MS)
-        if not (may or self.only_known):
-            return failure
-        self.pauses[key] = min(pause * 2, MAX_PAUSE_MS if may else MAX_PAUSE_ALONE_MS)
+        if longest is None:
+            if not self.only_known:
+                return failure
+            longest = workers.MAX_PAUSE_ALONE_MS
+        self.pauses[key] = min(pause * 2, longest)
         if len(self.pauses) > MAX_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
         level = logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG

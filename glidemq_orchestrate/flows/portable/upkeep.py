@@ -159,10 +159,10 @@ def hold(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
     return True
 
 
-def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
-    """Whether a node fails if no worker starts it in time."""
+def queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[int]:
+    """How many ms after it may run a node fails if no worker has started it; 0 for no limit."""
     _, policy = yield from _policy(queue, *(attempt.options.portable or ("", "")))
-    return bool(policy.queue_timeout_ms)
+    return policy.queue_timeout_ms or 0
 
 
 def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | None, Policy]]:

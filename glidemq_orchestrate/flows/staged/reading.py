@@ -252,9 +252,11 @@ def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
     return Inputs(texts, sorted({job_id for _, removed in pages for job_id in removed}))
 
 
-def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
-    """Whether a node fails if no worker starts it in time."""
-    return bool(attempt.flow_id) and (yield from ask(attempts.has_queue_timeout(queue, attempt.node_job_id)))
+def queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[int]:
+    """How many ms after it may run a node fails if no worker has started it; 0 for no limit."""
+    if not attempt.flow_id:
+        return 0
+    return (yield from ask(attempts.queue_timeout(queue, attempt.node_job_id)))
 
 
 def delayed(ref: FlowRef) -> Op[dict[str, int]]:

@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Handlers, JobState, Queue
+from glidemq_orchestrate.attempts.workers import longest_pause
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.options import RunOptions
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.worker.containment.states import SECOND, is_in
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.worker.handlers.context import Context
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
 
 
 def test_a_cancel_before_the_first_step_frees_the_place(
@@ -123,6 +129,18 @@ def test_a_node_that_may_wait_for_its_handler_waits(
         eventually(lambda: redis_client.hget(f"glide:{{etl}}:job:{flow.node('n').job_id}", "gmo:unhandled"))
         run_worker(["etl"], {"new": lambda ctx: "new"})
         assert flow.result(timeout=timedelta(seconds=20)) == {"n": "new"}
+
+
+def test_a_node_that_may_wait_long_for_its_handler_is_looked_at_seldom(
+    path: str, flows: FlowProducer, hand: Hand, redis_client: Any
+) -> None:
+    for seconds, pause_ms in ((None, None), (1, 1_000), (30, 3_000), (600, 10_000)):
+        found = flows.submit(FlowSpec("f", [FlowNode("n", queue="etl", job="new", queue_timeout=seconds)]))
+        job_id = found.node("n").job_id
+        options = RunOptions.from_wire(redis_client.hget(f"glide:{{etl}}:job:{job_id}", "opts"))
+        attempt = Attempt("etl", job_id, "1-1", "w/t", "1", "new", "null", options, 0, found.id, "n")
+        longest = longest_pause(QueueKeys("glide", "etl"), attempt, "w", "no handler", SystemClock())
+        assert hand.run(longest) == pause_ms
 
 
 def test_its_queue_timeout_reports_that_it_has_none(url: str, queue: Queue, run_worker: RunWorker) -> None:
