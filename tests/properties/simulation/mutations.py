@@ -109,10 +109,7 @@ _TIMED_OUT = (
 _LOOKED_AT = "cost, is_suspect = L.blocked.check(c.flow, c.key, ref, c.now)"
 _REMOVED = "  remove_job(ref, flow_id)\n    L.due"
 _IS_ENDING = "if new ~= 'staging' and new ~= 'running' and record[2] then"
-_HAS_BEGUN = (
-    " or (STARTED[job[1]] and not (is_array and job[1] == 'active')) or has_begun\n"
-    "    or (is_array and L.element_jobs.have_begun(prefix, job_id)) then"
-)
+_HAS_BEGUN = " or (STARTED[job[1]] and not is_open_array) or has_begun or is_passing then"
 _FOLLOWS = "if is_released and how ~= '' and not (how == 'late' and v[4]) then"
 _PASSED = "redis.call('SADD', key .. ':passed', ref) == 1"
 _NUMBER = "math.max(number + 1, x.clock)"
