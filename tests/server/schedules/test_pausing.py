@@ -176,7 +176,7 @@ def test_the_command_line_pauses_and_resumes(stage: Stage, url: str) -> None:
     (row,) = json.loads(run("list", "--json"))
     assert (row["paused"], row["next_run"], row["finished"]) == (True, None, False)
     assert json.loads(run("pause", "nightly", "--json")) == row
-    assert run("set", "nightly", "--every", "2h") == "nightly: every 2:00:00, paused\n"
+    assert run("set", "nightly", "--every", "2h") == "nightly: every 2 h, paused\n"
     assert run("resume", "nightly").startswith("nightly: next run ")
     assert json.loads(run("resume", "nightly", "--json"))["paused"] is False
     assert "no schedule other in queue etl" in run("pause", "other", code=1)
