@@ -160,7 +160,8 @@ class Checker:
         for name, node in found.items():
             seen = self.ledger.accepted(name)
             if node.reason.startswith(("upstream ", "cancelled: ", QUEUE_TIMEOUT)) or (
-                node.reason == "revoked" and can_be_cancelled
+                f": {node.reason}".endswith(": revoked")
+                and can_be_cancelled  # of an array: "1 of 3 ...: revoked"
             ):
                 if node.reason.startswith("cancelled: ") and not can_be_cancelled:
                     yield f"{name} was cancelled, and nobody did that: {node.reason}"

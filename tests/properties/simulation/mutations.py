@@ -129,7 +129,7 @@ MUTATIONS: Final = (
         "the rest of a slice that ended early is forgotten",
         "staged",
         ((_REST_OF_SLICE, "  if false then\n"),),
-        seed=320,
+        seed=495,
     ),
     Mutation(
         "what an element adds is added twice", "staged", ((_APPENDED, f"{_APPENDED} {_APPENDED}"),), seed=40
@@ -142,7 +142,7 @@ MUTATIONS: Final = (
     Mutation(
         "an array that was stopped keeps the jobs of its elements", "staged", ((_REVOKED, ""),), seed=200
     ),
-    Mutation("failed elements do not run again", "staged", ((_FAILED_RUN, ""),), seed=440),
+    Mutation("failed elements do not run again", "staged", ((_FAILED_RUN, ""),), seed=790),
     Mutation(
         "the outcome of a stale attempt is accepted",
         "staged",
