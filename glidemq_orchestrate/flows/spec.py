@@ -77,7 +77,7 @@ class FlowNode:
         _set_queue(self, queue)
         _set_job(self, name if job is None else job)
         _set_data(self, data)
-        _set_after(self, after)
+        _set_after(self, tuple(after) if hasattr(after, "__next__") else after)  # read more than once
         _set_options(self, with_keywords(options, keywords, type(self).__slots__) if keywords else options)
         _set_rule(self, rule)
         _set_on_failure(self, on_failure)

@@ -166,6 +166,14 @@ def test_a_bad_payload_names_its_node() -> None:
         check_flow(flow(node("big", data="x" * 1_048_576)))
 
 
+def test_dependencies_may_be_given_by_an_iterator() -> None:
+    for after in ((name for name in "ab"), iter(["a", "b"]), map(str, "ab")):
+        last: Any = FlowNode("c", queue="etl", after=after)  # type: ignore[arg-type]
+        spec = flow(node("a"), node("b"), last)
+        for _ in range(2):
+            assert [one.after for one in check_flow(spec).nodes] == [(), (), ("a", "b")]
+
+
 def test_the_digest_is_equal_for_any_writing_order() -> None:
     digests = {check_flow(flow(*nodes)).digest for nodes in itertools.permutations(DIAMOND)}
     turned = replace(DIAMOND[3], after=["c", "b", "c"])
