@@ -167,11 +167,12 @@ class Unhandled:
             )
         except GlideMQError:
             longest = workers.MAX_PAUSE_MS  # unknown, which is no reason to fail a job
-        pause = self.pauses.pop(key, FIRST_PAUSE_MS)
+        last = self.pauses.pop(key, FIRST_PAUSE_MS)
         if longest is None:
             if not self.only_known:
                 return failure
             longest = workers.MAX_PAUSE_ALONE_MS
+        pause = min(last, longest)  # another worker may have come that runs it
         self.pauses[key] = min(pause * 2, longest)
         if len(self.pauses) > MAX_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import socket
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from glidemq_orchestrate import Backoff, RetryLater, Suspend, Unrecoverable, WaitForChildren
+from glidemq_orchestrate import Backoff, Handlers, RetryLater, Suspend, Unrecoverable, WaitForChildren
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.foundation.texts import MAX_REASON
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import RunOptions
-from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, unknown_handler
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.executor import Unhandled, outcome_of_error, outcome_of_value, unknown_handler
 from glidemq_orchestrate.worker.job_slots import MAX_AHEAD, JobSlots
 from glidemq_orchestrate.worker.tasks import reconnect_delays
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import ManualClock
 
 BACKOFF = Backoff("exponential", timedelta(milliseconds=100), jitter=0.5)
 
@@ -45,6 +50,19 @@ def test_a_worker_asks_for_as_much_as_it_has_room_for() -> None:
     assert slots.room() == 1
     slots.reserved = 1
     assert slots.room() == 0
+
+
+def test_a_job_that_another_worker_may_run_by_now_is_back_soon(clock: ManualClock) -> None:
+    for longest, pause in ((1_000, 1_000), (10_000, 8_000)):
+
+        async def run(op: Any, longest: int = longest) -> Any:
+            op.close()
+            return longest
+
+        queues = {"etl": QueueKeys("glide", "etl")}
+        unhandled = Unhandled(run, queues, Handlers(), "w", clock, pauses={("etl", "1"): 8_000})
+        outcome = asyncio.run(unhandled.outcome_of(attempt()))
+        assert (outcome.kind, outcome.first - clock.now_ms()) == (Kind.LATER, pause)
 
 
 def test_a_stopping_worker_takes_nothing() -> None:
