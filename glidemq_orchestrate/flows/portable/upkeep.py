@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.flows.dependencies import EARLY, ORDINARY, Policy
@@ -27,7 +27,7 @@ from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire import keys
-from glidemq_orchestrate.wire.call import Op, ask, ask_all, members, members_page, parts, send_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, members, members_page, parts, send_all
 from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 ABANDONED_MS: Final = 15 * 60_000
@@ -44,11 +44,14 @@ def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) ->
     """
     refused: Exception | None = None
     now_ms = clock.now_ms()
-    left = yield from ask(records.unsettled(home, now_ms - UNSETTLED_MS, PER_SWEEP))
-    for mark, flow_id in left.items():  # the client that delisted it was killed
+    reading: list[Call[Any]] = [
+        records.unsettled(home, now_ms - UNSETTLED_MS, PER_SWEEP),
+        records.listed(home, PER_SWEEP),
+        records.expiring(home, now_ms, PER_SWEEP),
+    ]
+    left, running, expired = yield from ask_all(reading)
+    for mark, flow_id in left.items():  # the client that delisted it was killed: the next sweep checks it
         yield from ask_all([records.enlist(home, flow_id, now_ms), records.delisted(home, mark)])
-    reading = [records.listed(home, PER_SWEEP), records.expiring(home, now_ms, PER_SWEEP)]
-    running, expired = yield from ask_all(reading)
     todo = [_check(FlowRef(home, flow_id, "portable"), clock) for flow_id in running]
     todo += [_expire(FlowRef(home, flow_id, "portable"), clock, tombstone) for flow_id in expired]
     until = clock.monotonic_ms() + BUDGET_MS
