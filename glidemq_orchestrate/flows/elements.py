@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, ResultRemoved
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.home import home_of
-from glidemq_orchestrate.flows.nodes import named_nodes
+from glidemq_orchestrate.flows.nodes import named_nodes, split_name
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs import job_hash
@@ -24,7 +23,6 @@ from glidemq_orchestrate.wire.stored import number, parsed_object
 
 PAGE: Final = 1_000
 _BITS: Final = 8
-_NAMED: Final = re.compile(r"(.+)\[(\d+)\]\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +234,6 @@ def read_item(array: Array, index: int) -> Op[Any]:
     if chunk is None:
         raise ResultRemoved(f"array {array.node.name}", [array.node.name])
     return decode(chunk.split("\n")[index % per] if is_given else chunk, where=f"item {index}")
-
-
-def split_name(name: str) -> tuple[str, int] | None:
-    """The array and the position in the name of an element, ``clean[4711]``; None for another name."""
-    found = _NAMED.match(name)
-    return (found[1], int(found[2])) if found else None
 
 
 _HELD: Final[tuple[JobField, ...]] = ("gmo:elements", "gmo:token")

@@ -11,6 +11,7 @@ nodes of later calls and skips those already changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -43,7 +44,7 @@ from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import LogRange, read_logs
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Call, Op, ask_all, parts
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
@@ -252,6 +253,7 @@ def _check_text(name: str, value: object) -> None:
 
 
 RERUNS: Final = ("alone", "follow")
+_NAMED: Final = re.compile(r"(.+)\[(\d+)\]\Z", re.DOTALL)
 
 
 def change_nodes(ref: FlowRef, nodes: Selection, requested: RequestedChange, clock: Clock) -> Op[list[str]]:
@@ -278,12 +280,20 @@ def change_nodes(ref: FlowRef, nodes: Selection, requested: RequestedChange, clo
         raise
 
 
+def split_name(name: str) -> tuple[str, int] | None:
+    """The array and the position in the name of an element, ``clean[4711]``; None for another name."""
+    found = _NAMED.match(name)
+    return (found[1], int(found[2])) if found else None
+
+
 def _refuse_elements(ref: FlowRef, names: Sequence[str]) -> Op[None]:
     """Raise a clearer error if one of the names is that of an element of an array."""
-    known = {node.name for node in (yield from backend_of(ref).nodes(ref))}
-    for name in names:
-        array, _, position = name.removesuffix("]").rpartition("[")
-        if name not in known and array in known and position.isdecimal():
+    elements = [(name, found[0]) for name in names if (found := split_name(name))]
+    for part in parts(elements):
+        rows = yield from ask(some_rows(ref.home, ref.flow_id, [one for pair in part for one in pair]))
+        for (name, array), known, of in zip(part, rows[::2], rows[1::2], strict=True):
+            if known is not None or of is None:
+                continue
             raise NodeNotFound(
                 f"the flow has no node {name}; elements of an array cannot be cancelled, completed, skipped "
                 f"or rerun one by one. Fix: name the node {array}, or retry the flow, which runs failed "

@@ -29,7 +29,7 @@ from glidemq_orchestrate.cli.shell import (
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ResultRemoved
-from glidemq_orchestrate.flows.elements import split_name
+from glidemq_orchestrate.flows.nodes import split_name
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX

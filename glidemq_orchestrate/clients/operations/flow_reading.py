@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 from glidemq_orchestrate.attempts import client_supervision
 from glidemq_orchestrate.errors import GlideMQError, NodeNotFound, WaitTimeout
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
-from glidemq_orchestrate.flows.elements import element_status, split_name
+from glidemq_orchestrate.flows.elements import element_status
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import flow_history
-from glidemq_orchestrate.flows.nodes import leaf_names, named_nodes, node_logs, node_results
+from glidemq_orchestrate.flows.nodes import leaf_names, named_nodes, node_logs, node_results, split_name
 from glidemq_orchestrate.flows.outcome import outcome, results
 from glidemq_orchestrate.flows.ownership import Ownership
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowStatus, NodeStatus, Wait, raise_unless_completed

@@ -11,7 +11,8 @@ import pytest
 from glidemq_orchestrate import ArrayNode, FlowNode, FlowSpec, Ordering, check_flow
 from glidemq_orchestrate.errors import EncodeError, FlowTooLarge, GlideMQError, InvalidFlow, PayloadTooLarge
 from glidemq_orchestrate.flows.arrays import CheckedArray
-from glidemq_orchestrate.flows.elements import contains, split_name, summary_of
+from glidemq_orchestrate.flows.elements import contains, summary_of
+from glidemq_orchestrate.flows.nodes import split_name
 
 
 def flow_of(**array: Any) -> FlowSpec:
