@@ -84,7 +84,7 @@ def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str 
     )
 
 
-def failed_node_status(queue: QueueKeys, job_id: str) -> Call[NodeStatus | None]:
+def node_of_job(queue: QueueKeys, job_id: str) -> Call[NodeStatus | None]:
     """The status of a job's node, without its dependencies; None if the job was removed with its name."""
 
     def decode(reply: Any) -> NodeStatus | None:

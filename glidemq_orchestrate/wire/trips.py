@@ -29,12 +29,11 @@ class Trips:
     connection: while a client waits to send the rest of a trip, it cannot encode the next one.
     """
 
-    FIRST: Final = 1
     GROWTH: Final = 4
     LONGEST = 32
 
     def __init__(self, calls: Iterator[Call[Any]]) -> None:
-        self._calls, self._size = calls, min(self.FIRST, self.LONGEST)
+        self._calls, self._size = calls, 1
         self._spare: list[Call[Any]] = []
         self._next: list[Call[Any]] | None = None
         self._error: Exception | None = None

@@ -31,11 +31,11 @@ from glidemq_orchestrate.flows.home import expire_due, home_of
 from glidemq_orchestrate.flows.node_table import (
     Inputs,
     Row,
-    failed_node_status,
     flat_row,
     flow_nodes,
     flow_results,
     node_inputs,
+    node_of_job,
     nodes_page,
     read_results,
 )
@@ -95,13 +95,12 @@ def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
 
 def failed(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Read the nodes that failed or did not run because of others, without their dependencies."""
-    yield from ask(
-        nodes_page(ref.home, ref.flow_id, "0", ("state",), lambda *_: None, 1)
-    )  # raises if it is gone
+    first = nodes_page(ref.home, ref.flow_id, "0", ("state",), lambda *_: None, 1)
+    yield from ask(first)  # raises if the flow is gone
     key, found = f"{ref.home.flow(ref.flow_id)}:failed", list[NodeStatus]()
     pages = yield from every_page(lambda cursor: members_page(key, cursor, PAGE))
     for part in parts(sorted({one for page in pages for one in page})):
-        calls = [failed_node_status(*read_ref(ref.home.prefix, one)) for one in part]
+        calls = [node_of_job(*read_ref(ref.home.prefix, one)) for one in part]
         for node in (yield from ask_all(calls)):
             if node is None:  # only the table has its name
                 return (yield from nodes(ref))
