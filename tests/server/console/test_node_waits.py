@@ -75,6 +75,7 @@ def test_open_dependencies_are_named_with_what_holds_them_up_in_the_end(
     run_worker(["etl"], dict.fromkeys(("done", "slow", "api", "mid", "end"), work), concurrency=3)
     eventually(lambda: node(console, "api")["state"] == "delayed")
     eventually(lambda: node(console, "slow")["state"] == "active" and node(console, "done")["finished_at"])
+    eventually(lambda: node(console, "end")["waits_for"][0]["open"] == 1)  # read at most once a second
     found = node(console, "end")
     assert (names(found["waits_for"]), found["waits_for_count"], found["wait"]) == (["mid", "api"], 2, None)
     mid, api = found["waits_for"]
