@@ -26,6 +26,8 @@ MAX_NODES: Final = 16  # the end of a node releases other nodes
 MAX_WANTED: Final = 64
 APPENDED: Final = "a"
 """Begins the line of an item that an element adds to its array, in an outcome of elements."""
+KEPT: Final = "k"
+"""The last line of an early report: the next element of the slice still runs, and keeps the lease."""
 UNBEGUN: Final = 1
 """The second number of ``LATER``: no handler was called, so the queue timeout of a node continues."""
 
@@ -45,6 +47,9 @@ class Kind(StrEnum):
                                                                for its child jobs
     suspend   reason                   timeout in ms; 0: none
     back
+    elements  a line for each element  of an early report, or
+                                       after it: the position
+                                       of the first line + 1
     ========  =======================  ======================  =============================================
     """
 
@@ -56,7 +61,7 @@ class Kind(StrEnum):
     SUSPEND = "suspend"
     BACK = "back"
     ELEMENTS = "elements"
-    """Of a slice of an array: text = a line for each of its elements; see ``slices.lua``."""
+    """Of a slice of an array: see ``slices.lua`` for the lines."""
     BEGUN = "begun"
     """Not an outcome: the handler of a prefetched job starts."""
 
@@ -84,7 +89,12 @@ class Outcome(NamedTuple):
     @property
     def elements(self) -> int:
         """How many elements of a slice have ended, for ``ELEMENTS``."""
-        return sum(not line.startswith(APPENDED) for line in self.text.split("\n"))
+        return sum(not line.startswith(APPENDED) for line in self.text.split("\n")) - self.is_early
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the slice goes on with the element after those that have ended, for ``ELEMENTS``."""
+        return self.text.endswith(f"\n{KEPT}") or self.text == KEPT
 
 
 class Held(StrEnum):

@@ -36,6 +36,7 @@ class Slice:
         tried: How many attempts of each have failed.
         items: The items as JSON, a line each; '' for a range.
         start, step: Of the range.
+        is_kept: The others were reported early, or given back: only one is left.
     """
 
     array_id: str
@@ -44,6 +45,7 @@ class Slice:
     items: str = ""
     start: int = 0
     step: int = 0
+    is_kept: bool = False
 
     @classmethod
     def from_row(cls, slice_id: str, row: Sequence[str]) -> Slice:

@@ -26,7 +26,7 @@ _Else = Literal[
     "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
     "gmo:published", "gmo:cut", "gmo:failure_group", "gmo:place", "gmo:history", "gmo:until",
     "gmo:on_failure", "gmo:array", "gmo:slice", "gmo:elements", "gmo:weight",
-    "gmo:element",
+    "gmo:element", "gmo:verdict",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fixed field names; those with ``gmo:`` are ours. Server functions also write fields with variable

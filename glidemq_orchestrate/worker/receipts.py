@@ -62,7 +62,7 @@ class Receipts:
         self._run, self._run_confirmed, self._keys = run, run_confirmed, keys
         self._settled, self._report, self._wake, self._failures = settled, report, wake, failures
         self._waiting: list[Receipt] = []
-        self._again: dict[tuple[str, str], str] = {}
+        self._again: dict[tuple[str, str, int], str] = {}
         self._news = asyncio.Event()
         self._is_behind = False
 
@@ -137,5 +137,5 @@ class Receipts:
         return receipt.verdict
 
 
-def _key(outcome: Outcome) -> tuple[str, str]:
-    return outcome.attempt.token, outcome.attempt.job_id
+def _key(outcome: Outcome) -> tuple[str, str, int]:
+    return outcome.attempt.token, outcome.attempt.job_id, outcome.first  # a slice may report twice

@@ -11,11 +11,13 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.early_reports import EarlyReports
 from glidemq_orchestrate.worker.executor import Executor, process_token, refuse
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.log import JobLog
@@ -32,7 +34,14 @@ from glidemq_orchestrate.worker.held_jobs import (
 )
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.metrics import JobMeter
-from glidemq_orchestrate.worker.slices import SliceSizes, ends_of, execute_slice, is_of_elements, with_added
+from glidemq_orchestrate.worker.slices import (
+    SliceSizes,
+    ends_of,
+    execute_slice,
+    for_kept,
+    is_of_elements,
+    with_added,
+)
 from glidemq_orchestrate.worker.statistics import JobStatistics
 from glidemq_orchestrate.worker.tasks import JobTask
 from glidemq_orchestrate.worker.threads import ThreadsUnavailable
@@ -99,6 +108,7 @@ class JobRunner:
         self.log, self._events = JobLog(), JobEvents(executor.middleware)
         self.statistics = JobStatistics(executor.clock, meter)
         self._sizes = SliceSizes(executor.handlers)
+        self._early = EarlyReports(report, partial(self.cancel, revoked=False))
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
 
@@ -206,7 +216,9 @@ class JobRunner:
             elif (slice_ := attempts[0].slice) is None:
                 outcomes = with_added(execution, await self._executor.execute(execution))
             else:
-                outcomes = await execute_slice(self._executor, execution, slice_, self._slots)
+                outcomes = await execute_slice(
+                    self._executor, execution, slice_, self._slots, self._send_early
+                )
         except ThreadsUnavailable:
             self._free(execution)
             self._stop()  # gives the held jobs back
@@ -229,6 +241,18 @@ class JobRunner:
         is_returned = outcome.kind is Kind.LATER and outcome.second == UNBEGUN
         if is_returned and (pause := self._sizes.returned(outcome.attempt.queue)):
             self._loop.call_later(pause, self._wake)
+
+    def _send_early(self, attempt: Attempt, outcome: Outcome, seconds: float) -> bool:
+        """Report elements that have ended while the next one runs; returns False if messages come first."""
+        if not self._messenger.written.is_settled(attempt):
+            return False
+        self._sizes.ran(outcome, seconds)
+        self._early.begin(attempt, outcome)
+        return True
+
+    def unreported(self, queue: str) -> list[Attempt]:
+        """The ended attempts of a queue that are not reported before an earlier report is accepted."""
+        return self._early.unreported(queue)
 
     async def _sent(
         self, attempts: Sequence[Attempt], outcomes: Sequence[Outcome | None]
@@ -321,7 +345,10 @@ class JobRunner:
             self._wake()
         else:
             attempt.seconds = seconds
-            self._report(outcome)
+            if attempt.slice is None:
+                self._report(outcome)
+            else:
+                self._early.end(for_kept(outcome))
 
     # --- ending them early ---
 
@@ -437,10 +464,14 @@ class JobRunner:
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Log, count and emit the server's verdict on an outcome; for a slice, on each of its elements."""
+        if outcome.attempt.slice is not None and self._early.judged(outcome, verdict):
+            self.log.verdict(outcome, verdict)  # the lost lease counts when the attempt ends
+            return
         if is_of_elements(outcome) and not verdict.startswith(("stale ", "error ")):
             if verdict == "ok" and not self._events.has_listeners:
-                self.log.verdict(outcome, verdict)
-                self.statistics.elements(outcome.attempt, outcome.elements)
+                if count := outcome.elements:
+                    self.log.verdict(outcome, verdict)
+                    self.statistics.elements(outcome.attempt, count)
                 return
             for one, its_verdict in ends_of(outcome, verdict):
                 self.settled(one, its_verdict)

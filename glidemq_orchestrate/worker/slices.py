@@ -2,7 +2,8 @@
 
 A slice takes one place of the worker, like a job. It ends after its last element, or earlier: after half a
 second, so that others can run the rest, with large results, and when the worker stops. One report then has
-the outcomes of the elements that ran; the server gives the others back.
+the outcomes of the elements that ran; the server gives the others back. If an element still runs after half a
+second, that report is sent early, and the slice goes on with this element alone; see ``early_reports``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from itertools import zip_longest
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from glidemq_orchestrate.attempts.exchange import APPENDED, Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import APPENDED, KEPT, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt, Slice
 from glidemq_orchestrate.wire.codec import decode
+from glidemq_orchestrate.worker.early_reports import MAX_SECONDS, Element, SendEarly, Turns
 from glidemq_orchestrate.worker.executor import Executor, refuse
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
@@ -29,7 +31,6 @@ from glidemq_orchestrate.worker.job_slots import JobSlots
 MAX_ELEMENTS: Final = 100
 SLICE_SECONDS: Final = 0.1
 """How long a slice should take; it decides how many elements the next ones have."""
-MAX_SECONDS: Final = 0.5
 MAX_CHARACTERS: Final = 1_000_000
 MAX_LINES: Final = 1_000
 """Of the results and added items of a slice: it ends when it has more."""
@@ -38,10 +39,6 @@ MAX_PAUSE_SECONDS: Final = 0.5
 YIELD_SECONDS: Final = 0.005
 """How long async handlers that await nothing may keep the loop."""
 LOST: Final = "its worker was lost while it may have run, and it must not run again"
-
-
-Element: TypeAlias = tuple[int, Any, int]
-"""Position, item, and how many attempts have failed."""
 
 
 class SliceSizes:
@@ -78,14 +75,18 @@ class SliceSizes:
         return pause
 
     def ran(self, outcome: Outcome, seconds: float) -> None:
-        """Note how long the elements of a slice took."""
-        if outcome.kind is not Kind.ELEMENTS:
+        """Note how long the elements of a slice took.
+
+        A kept one counts in the early report, with what it took until then: it holds no other up for longer.
+        """
+        slice_ = outcome.attempt.slice
+        if outcome.kind is not Kind.ELEMENTS or (slice_ is not None and slice_.is_kept):
             return
         name = outcome.attempt.name
         self._pauses.pop(outcome.attempt.queue, None)
         if name in self._fixed:
             return
-        each = seconds / outcome.elements
+        each = seconds / (outcome.elements + outcome.is_early)
         mean = self._seconds.get(name, each)
         self._seconds[name] = mean = mean + (each - mean) / 4
         size = max(min(int(SLICE_SECONDS / max(mean, 1e-6)), MAX_ELEMENTS), 1)
@@ -95,9 +96,15 @@ class SliceSizes:
 
 
 async def execute_slice(
-    executor: Executor, execution: Execution, slice_: Slice, slots: JobSlots
+    executor: Executor,
+    execution: Execution,
+    slice_: Slice,
+    slots: JobSlots,
+    send_early: SendEarly,
 ) -> Sequence[Outcome | None]:
     """Run a slice; returns its outcome, or None if its lease is lost.
+
+    ``send_early``: see ``Turns``.
 
     Raises:
         asyncio.CancelledError: The worker is ending, and gives the slice back.
@@ -117,7 +124,12 @@ async def execute_slice(
     elements = list(zip(slice_.indexes, items, slice_.tried, strict=True))
     if registered.batch_size:
         return await _run_together(executor, execution, registered, elements)
-    return await _run_in_turn(executor, execution, registered, elements, slots)
+    turns = Turns(execution, elements, send_early)
+    turns.start(asyncio.get_running_loop())
+    try:
+        return await _run_in_turn(executor, registered, turns, slots)
+    finally:
+        turns.stop()
 
 
 def read_items(slice_: Slice) -> Sequence[Any]:
@@ -148,34 +160,46 @@ async def _run_together(
 
 
 async def _run_in_turn(
-    executor: Executor,
-    execution: Execution,
-    registered: Registered,
-    elements: Sequence[Element],
-    slots: JobSlots,
+    executor: Executor, registered: Registered, turns: Turns, slots: JobSlots
 ) -> Sequence[Outcome | None]:
     """Run the elements one after the other, until something else should run."""
+    execution, time = turns.execution, asyncio.get_running_loop().time
     (attempt,) = execution.attempts
-    time = asyncio.get_running_loop().time
-    began = paused = time()
-    lines: list[str] = []
+    began = paused = turns.began
     size = 0
-    for index, item, tried in elements:
+    for index, item, tried in turns.elements:
         attempt.attempts_made, attempt.element = tried, index
         execution.contexts = (context := executor.contexts.of_element(attempt, index, item, tried),)
         (outcome,) = await executor.call(execution, registered, execution.attempts)
         if outcome is None or execution.stopped:
             return (None,)
-        lines += (more := lines_of(outcome, context))
-        now, size = time(), size + sum(map(len, more))
-        is_long = size > MAX_CHARACTERS or len(lines) > MAX_LINES or now - began > MAX_SECONDS
+        turns.lines += (more := lines_of(outcome, context))
+        turns.ended, turns.began = turns.ended + 1, (now := time())
+        if turns.is_early:
+            break
+        size += sum(map(len, more))
+        is_long = size > MAX_CHARACTERS or len(turns.lines) > MAX_LINES or now - began > MAX_SECONDS
         if is_long or slots.stopping or context.cancelled.is_set():
             break
         if now - paused > YIELD_SECONDS:
             await asyncio.sleep(0)
             paused = time()
     attempt.element = None
-    return (Outcome(attempt, Kind.ELEMENTS, "\n".join(lines)),)
+    return (lines_outcome(attempt, turns.lines),)
+
+
+def lines_outcome(attempt: Attempt, lines: Sequence[str]) -> Outcome:
+    """The outcome of a slice with these lines."""
+    kept = attempt.slice.indexes[0] + 1 if attempt.slice and attempt.slice.is_kept else 0
+    return Outcome(attempt, Kind.ELEMENTS, "\n".join(lines), first=kept)
+
+
+def for_kept(outcome: Outcome) -> Outcome:
+    """The outcome of an attempt; of a kept element, it says of which."""
+    slice_ = outcome.attempt.slice
+    if outcome.kind is Kind.FAIL and slice_ is not None and slice_.is_kept:
+        return lines_outcome(outcome.attempt, [line_of(outcome)])
+    return outcome
 
 
 def _ended(
@@ -241,7 +265,7 @@ def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
         yield _read_line(outcome.attempt, outcome.text.split("\n", 1)[0]), verdict
         return
     has_lines = outcome.kind is Kind.ELEMENTS
-    text = [line for line in outcome.text.split("\n") if not line.startswith(APPENDED)]
+    text = [line for line in outcome.text.split("\n") if not line.startswith((APPENDED, KEPT))]
     lines = text if has_lines else [line_of(outcome)] * len(slice_.indexes)
     verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
     for index, tried, line, one in zip(slice_.indexes, slice_.tried, lines, verdicts, strict=False):

@@ -169,6 +169,11 @@ class WrittenMessages:
         """Whether the attempt has written messages."""
         return attempt_key(attempt) in self.boxes
 
+    def is_settled(self, attempt: Attempt) -> bool:
+        """Whether all messages of the attempt are on the server, or can no longer be sent."""
+        box = self.boxes.get(attempt_key(attempt))
+        return box is None or box.is_settled
+
     async def settle(self, attempt: Attempt) -> GlideMQError | None:
         """Wait until all messages are on the server; returns the reason if some cannot be sent."""
         box = self.boxes.get(attempt_key(attempt))

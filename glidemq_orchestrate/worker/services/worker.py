@@ -327,7 +327,7 @@ class Worker(HandlerService, RegistersHandlers):
         self._measured.meter.exchanged(chores.keys.queue)
 
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> float | None:
-        ended = self._feeds[keys.queue].unreported
+        ended = [*self._feeds[keys.queue].unreported, *jobs.unreported(keys.queue)]
         return await self._heartbeats.beat(keys, ended, jobs.cancel, jobs.give_back)
 
     def _job_runner(self) -> JobRunner:

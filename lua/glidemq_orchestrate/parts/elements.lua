@@ -99,12 +99,13 @@ local function checked(a, added, line)
   return a.size + added > MAX and 'f0 0 its array would have more than ' .. text(MAX) .. ' elements' or line
 end
 
--- Accepts the outcome of a slice: of each element for which it has a line; the others are given back.
-local function accept_lines(x, a, slice_id, lines)
-  local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
+-- Accepts the outcome of a slice: of each element for which it has a line; the others are given back, or one is kept.
+local function accept_lines(x, a, slice_id, lines, first)
+  local own, items = split_lines(lines)
+  local elements, known = L.kept_elements.take(x, a, slice_id, own, first)
+  if not elements then return known end
   local w, verdicts, count = no_writes(elements), {}, 0
   local has_failures, added = false, {}
-  local own, items = split_lines(lines)
   for _, line in ipairs(own) do
     if count == #elements then break end
     count = count + 1
@@ -120,7 +121,9 @@ local function accept_lines(x, a, slice_id, lines)
     redis.call('ZADD', a.key .. ':again', text(x.now), L.positions.join({ unpack(elements, count + 1) }))
   end
   x.spent = x.spent + math.floor((count + #added) / 2)
-  return has_failures and table.concat(verdicts, '\n') or 'ok'
+  local verdict = has_failures and table.concat(verdicts, '\n') or 'ok'
+  if has_failures then L.kept_elements.note(a, slice_id, verdict) end
+  return verdict
 end
 
 -- Notes the end of an element that is part of no slice, and the items that it adds.
@@ -145,11 +148,11 @@ function L.elements.accept(x, o, array_id)
   if not a then
     return 'stale the array ' .. array_id .. ' was removed'
   elseif o.kind == 'elements' then
-    verdict = accept_lines(x, a, o.job_id, o.text)
+    verdict = accept_lines(x, a, o.job_id, o.text, o.first)
   elseif o.kind == 'fail' then
     local reason = o.text:gsub('[\r\n]+', ' ')
     local line = 'f' .. text(o.first) .. ' ' .. text(o.second) .. ' ' .. reason
-    verdict = accept_lines(x, a, o.job_id, repeated(a, o.job_id, line))
+    verdict = accept_lines(x, a, o.job_id, repeated(a, o.job_id, line), 0)
   elseif o.kind == 'later' or o.kind == 'back' then
     L.slices.give_back(a, o.job_id, o.kind == 'later' and math.max(o.first, x.now) or x.now)
   else

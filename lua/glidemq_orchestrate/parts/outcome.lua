@@ -9,7 +9,7 @@
 --   children  wait until the child jobs (second number 1: the dependencies) have ended; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
---   elements  text = lines: of a slice, see slices.lua; of a node that adds to arrays, see appending.lua
+--   elements  text = lines: of a slice, see slices.lua, kept_elements.lua; of a node that adds to arrays, see appending.lua
 --   begun     not an outcome: the handler of a prefetched job begins
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
 -- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`, `error <message>`

@@ -4,6 +4,7 @@
 -- its first elements, in order; the others are given back. Lines:
 --   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)
 --   a<item JSON>   after a line `d`: that element adds one with this item at the end of its array
+--   k   last: the next element goes on under this lease, and only those after it are given back; see kept_elements.lua
 --   f<attempts allowed> <backoff, ms> <reason>
 -- In a reason, line ends are replaced by spaces.
 L.slices = {}

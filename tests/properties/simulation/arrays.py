@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_orchestrate import ArrayNode, FlowNode
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import KEPT, Kind, Outcome
 from glidemq_orchestrate.flows.elements import Array, read_results
 from glidemq_orchestrate.jobs.attempt import Attempt, Slice
 from glidemq_orchestrate.testing.chaos import promises
@@ -73,10 +73,16 @@ def fails(data: Mapping[str, Any], index: int) -> bool:
 
 
 def run_slice(worker: Any, attempt: Attempt, part: Slice) -> Op[Outcome]:
-    """Run the elements of a slice, or the first of them; returns its outcome."""
+    """Run the elements of a slice, or the first of them; returns its outcome.
+
+    One may take long: then those before it are reported, and no other follows.
+    """
     lines: list[str] = []
-    data = json.loads(attempt.data)
+    data, kept = json.loads(attempt.data), 0
     for index, item, tried in zip(part.indexes, read_items(part), part.tried, strict=True):
+        if len(part.indexes) > 1 and worker.early.chance(0.3):
+            yield from worker.report_early(attempt, [*lines, KEPT], part.indexes[0] + 1)
+            lines, kept = [], index + 1
         if item not in (10 * index, ADDED):
             worker.ledger.problems.append(f"element {index} of {part.array_id} got the item {item}")
         element = copy(attempt)
@@ -86,9 +92,9 @@ def run_slice(worker: Any, attempt: Attempt, part: Slice) -> Op[Outcome]:
         lines.append(line_of(outcome))
         if outcome.kind is Kind.DONE and index == 0:
             lines += [f"a{json.dumps(ADDED)}"] * data["adds"]
-        if worker.scheduler.choices.chance(0.1):  # others can run the rest
+        if kept or worker.scheduler.choices.chance(0.1):  # others can run the rest
             break
-    return Outcome(attempt, Kind.ELEMENTS, "\n".join(lines))
+    return Outcome(attempt, Kind.ELEMENTS, "\n".join(lines), first=kept)
 
 
 def run_element(worker: Any, attempt: Attempt, data: Mapping[str, Any]) -> Op[Outcome]:
@@ -123,7 +129,7 @@ class Elements:
 
     Attributes:
         ledger: That of the whole history.
-        slices: The elements of each slice that was leased.
+        slices: The elements of each slice that was leased; after an early report the one that was kept.
         ended: How the elements of each array have ended, by the id of its job.
         added: How many elements those of an array have added to it.
         touched: The arrays of which the current call has ended slices.
@@ -172,10 +178,17 @@ class Elements:
             ledger.problems.append(f"{job[1]}: runs again in round {ledger.round} after {last}")
 
     def judged(self, queue: str, outcome: Sequence[Any], verdict: str) -> None:
-        """The outcome of a slice was accepted; elements without a line are given back."""
-        kind, slice_id, _, token, _, text = outcome[:6]
+        """The outcome of a slice was accepted; elements without a line are given back, except one."""
+        kind, slice_id, _, token, _, text, _, first, _ = outcome
         ledger, part = self.ledger, self.slices[slice_id]
         found = [line for line in text.split("\n") if not line.startswith("a")]
+        if found[-1] == KEPT:
+            if part.indexes[0] >= int(first):
+                return  # a repeat
+            part = self._keep(slice_id, part, len(found) - 1)
+            found.pop()
+        elif kind == "elements" and int(first) not in (0, part.indexes[0] + 1):
+            ledger.problems.append(f"{slice_id}: the end of {int(first) - 1} was accepted for {part.indexes}")
         same = {"fail": "f", "done": f"d{text}", "skip": f"s{text}"}.get(kind)
         lines = found if kind == "elements" else [same] * len(part.indexes) if same else []
         verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
@@ -192,8 +205,13 @@ class Elements:
             end = self.ended.setdefault(part.array_id, {})[index] = _ENDS[line[:1]]
             ledger.accept_job(job, end, run, line[1:])
             if end == "completed" and index == 0:
-                self.added[part.array_id] += len(text.split("\n")) - len(found)
+                self.added[part.array_id] += sum(line.startswith("a") for line in text.split("\n"))
         self.touched.add((queue, part.array_id))
+
+    def _keep(self, slice_id: str, part: Slice, at: int) -> Slice:
+        """One element stays in its slice; returns the others."""
+        self.slices[slice_id] = replace(part, indexes=part.indexes[at : at + 1])
+        return replace(part, indexes=[*part.indexes[:at], *part.indexes[at + 1 :]])
 
     def settle(self) -> None:
         """The call is over: note which arrays it has ended, and hold their ends against those of elements."""

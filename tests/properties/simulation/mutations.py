@@ -117,6 +117,7 @@ _STAYS: Final = "redis.call('SREM', key .. ':staying', dependent) == 1"
 _TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
 _LOST_SLICE: Final = "    redis.call('ZADD', a.key .. ':again', text(r.now), L.positions.join(elements))\n"
 _REST_OF_SLICE: Final = "  if count < #elements then\n"
+_REST_OF_KEPT: Final = "  give_back(x, a, elements, count + 2, #elements)\n"
 _APPENDED: Final = "L.slice_items.append(a, added)"
 _COUNTS: Final = "local counts = a and redis.call('SREM', a.key .. ':jobs', job_id) == 1"
 _REVOKED: Final = "redis.call('UNLINK', a.key .. ':jobs')"
@@ -129,6 +130,12 @@ MUTATIONS: Final = (
         "the rest of a slice that ended early is forgotten",
         "staged",
         ((_REST_OF_SLICE, "  if false then\n"),),
+        seed=545,
+    ),
+    Mutation(
+        "what is left of a slice while one element goes on is forgotten",
+        "staged",
+        ((_REST_OF_KEPT, ""),),
         seed=495,
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -41,6 +42,7 @@ from glidemq_orchestrate.worker.renewing import MAX_BEAT_SECONDS
 from glidemq_orchestrate.worker.services.registration import ANNOUNCE_SECONDS
 from glidemq_orchestrate.worker.services.worker import UPKEEP_SECONDS
 from tests.properties.simulation.arrays import SIZES, run_element, run_slice
+from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.ledger import PREFIX, ServerLedger
 from tests.properties.simulation.plan import JOB, node_data
 from tests.properties.simulation.process import Process, Program, Sleep, Task
@@ -78,6 +80,8 @@ class SimulatedWorker:
         token = scheduler.choices.token()
         self.id = f"gmo-worker-{token}"
         self.scheduler, self.ledger, self.heals, self.late = scheduler, ledger, heals, late
+        self.early = Choices(f"early reports of {scheduler.choices.seed}, {token}")
+        self._unjudged = set[str]()
         self.queues = {name: QueueKeys(PREFIX, name) for name in queues}
         self._areas = {
             name: area_of(scheduler, self.id, keys, self.queues.values())
@@ -219,6 +223,9 @@ class SimulatedWorker:
         self.outbox[keys.queue] += [
             one for one, verdict in zip(outcomes, answer.verdicts, strict=True) if verdict == "again"
         ]
+        for one, verdict in zip(outcomes, answer.verdicts, strict=True):
+            if one.kind is Kind.ELEMENTS and one.is_early and verdict != "again":
+                self._judged(one.attempt, verdict)
         for attempt in answer.fetched:
             if self.closing:
                 self.outbox[keys.queue].append(Outcome(attempt, Kind.BACK))
@@ -257,6 +264,22 @@ class SimulatedWorker:
         key = attempt.queue, attempt.job_id
         del self._handlers[key], self.held[key]
         self._report(outcome)
+
+    def report_early(self, attempt: Attempt, lines: Sequence[str], first: int) -> Program:
+        """Report elements of a slice while the next one runs for a while, and await the verdict."""
+        run = run_of(attempt)
+        self._unjudged.add(run)
+        self._report(Outcome(copy(attempt), Kind.ELEMENTS, "\n".join(lines), first=first))
+        yield Sleep(self.early.pick([0, 50, 300, 1_500]))
+        while run in self._unjudged:
+            yield Sleep(20)
+
+    def _judged(self, reported: Attempt, verdict: str) -> None:
+        """The verdict on an early report: if the lease is lost, the handler is stopped."""
+        self._unjudged.discard(run_of(reported))
+        held = self.held.get((reported.queue, reported.job_id))
+        if verdict.startswith("stale") and held is not None and held.token == reported.token:
+            self._cancel(held, is_revoked=False)
 
     def _outcome(self, attempt: Attempt, data: dict[str, object]) -> Op[Outcome]:
         if attempt.slice is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import (
+    ArrayNode,
     ConnectionSettings,
     FlowNode,
     FlowProducer,
@@ -180,6 +181,42 @@ def test_a_result_that_a_failover_loses_is_reported_again(
         primary.client.replicaof("127.0.0.1", replica.port)  # the sentinel takes ten seconds for it
         eventually(lambda: heard.ends == {"completed a": 1}, timeout=30)
         assert heard.runs == {"a": 1}
+
+
+def test_an_early_report_that_a_failover_loses_is_sent_again(
+    pair: Pair, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    """The elements before a long one have ended; the new primary knows only that they are leased."""
+    primary, replica, runs = pair.primary, pair.replica, Counter[Any]()
+    running, go_on = threading.Event(), threading.Event()
+
+    def work(ctx: Any) -> int:
+        runs[ctx.node, ctx.index] += 1
+        if (ctx.node, ctx.index) == ("a", 5):
+            running.set()
+            assert go_on.wait(60)
+        return int(ctx.data)
+
+    eventually(lambda: pair.sentinel.client.sentinel_slaves("main"), timeout=20)
+    with FlowProducer(pair.url) as flows:
+        run_worker(["etl"], {"work": work}, url=sure(pair), concurrency=1, lease=timedelta(minutes=5))
+        learn, a = (ArrayNode(name, queue="etl", job="work", over=range(400)) for name in ("learn", "a"))
+        assert flows.submit(FlowSpec("n", [learn])).wait(timeout=60).state is FlowState.COMPLETED
+        pair.replicated()
+        flow = flows.submit(FlowSpec("n", [a]), flow_id="f")
+        assert running.wait(20)
+        with cut_off(replica, primary):
+            eventually(lambda: flow.array("a").counts().completed >= 5, timeout=20)
+            primary.kill()
+        eventually(lambda: replica.client.role()[0] == "master", timeout=30)
+        go_on.set()
+        primary.start()
+        primary.client.replicaof("127.0.0.1", replica.port)  # the sentinel takes ten seconds for it
+        outcome = eventually(lambda: unless_down(lambda: flow.wait(timeout=60)), timeout=60)
+        assert outcome is not None
+        assert outcome.state is FlowState.COMPLETED
+        assert flow.array("a").results() == dict(enumerate(range(400)))
+        assert runs == Counter((node, at) for node in ("learn", "a") for at in range(400)), "each ran once"
 
 
 def test_a_takeover_that_a_failover_undoes_leaves_the_job_as_it_was(

@@ -1,0 +1,60 @@
+-- kept_elements: which elements of a slice an outcome is about. A worker whose current element takes long reports early
+-- those that have ended, with a last line `k`: the current one goes on under the same lease, and those after it are given
+-- back. The first number of that report, and of the one that ends the kept element, is the position of the first element
+-- with a line, plus 1 (0: it is the first of the slice). So a repeat is recognized: it changes nothing, and gets the same
+-- verdict, which the field gmo:verdict of the slice has if it is not `ok`.
+L.kept_elements = {}
+local int, text = L.numbers.int, L.numbers.text
+
+local function give_back(x, a, elements, first, last)
+  if first <= last then
+    redis.call('ZADD', a.key .. ':again', text(x.now), L.positions.join({ unpack(elements, first, last) }))
+  end
+end
+
+local function stale(slice_id, first)
+  return nil, 'stale element ' .. text(first - 1) .. ' is not where its worker says in slice ' .. slice_id
+end
+
+-- Leaves the first element without a line in the slice; returns those before it.
+local function keep(x, a, slice_id, count, first)
+  local key = a.prefix .. 'job:' .. slice_id
+  local v = redis.call('HMGET', key, 'gmo:elements', 'gmo:weight', 'gmo:verdict')
+  local elements = L.positions.split(v[1] or '', L.slices.MAX)
+  if #elements == 1 and first > 0 and elements[1] >= first then -- what comes before was reported
+    return nil, v[3] or 'ok'
+  elseif elements[1] ~= first - 1 or count >= #elements then
+    return stale(slice_id, first)
+  end
+  give_back(x, a, elements, count + 2, #elements)
+  redis.call('HSET', key, 'gmo:elements', text(elements[count + 1]), 'gmo:weight', 1)
+  a.running = math.max(a.running - int(v[2], 1) + 1, 0)
+  redis.call('HSET', a.key, 'running', text(a.running))
+  return { unpack(elements, 1, count) }
+end
+
+-- The elements that an outcome may have lines for; nil and the verdict if it is a repeat. `lines`: those of elements;
+-- a last line `k` is removed. Without it the slice ends.
+function L.kept_elements.take(x, a, slice_id, lines, first)
+  if lines[#lines] == 'k' then
+    lines[#lines] = nil
+    return keep(x, a, slice_id, #lines, first)
+  end
+  local elements, at = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX), 1
+  if first == 0 then
+    return elements
+  end
+  while at <= #elements and elements[at] < first - 1 do at = at + 1 end
+  give_back(x, a, elements, 1, at - 1) -- the server has lost the early report
+  if elements[at] ~= first - 1 then
+    give_back(x, a, elements, at, #elements)
+    return stale(slice_id, first)
+  end
+  return { unpack(elements, at) }
+end
+
+-- Notes the verdict on an early report, for a repeat of it; other slices have ended.
+function L.kept_elements.note(a, slice_id, verdict)
+  local key = a.prefix .. 'job:' .. slice_id
+  if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'gmo:verdict', verdict) end
+end
