@@ -88,9 +88,7 @@ local function refusal(key, flow_id)
     return refused
   end
   local v = redis.call('HMGET', key, 'state', 'cancel')
-  if v[1] == 'staging' then
-    return redis.error_reply('GMO_FLOW_INCOMPLETE flow ' .. L.generations.split(flow_id) .. ' is still being submitted')
-  elseif v[1] == 'running' and v[2] then
+  if v[1] == 'running' and v[2] then
     return redis.error_reply('GMO_FLOW_ENDED flow ' .. L.generations.split(flow_id) .. ' is being stopped')
   end
   return is_busy(key) and { 'busy' } or nil

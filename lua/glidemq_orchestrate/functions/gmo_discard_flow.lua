@@ -7,9 +7,8 @@
 
 -- Whether no node of the flow ever ran: it is being staged, or was cancelled during that.
 local function never_started(key)
-  local record = redis.call('HMGET', key, 'state', 'total', 'started_at')
-  return record[1] == 'staging' or (record[1] == 'cancelled' and not record[3]
-    and redis.call('HLEN', key .. ':nodes') < L.numbers.int(record[2], 0))
+  local record = redis.call('HMGET', key, 'state', 'started_at')
+  return record[1] == 'staging' or (record[1] == 'cancelled' and not record[2])
 end
 
 local function discard_flow(keys, args)

@@ -4,8 +4,8 @@
 --       = no owner)   6.. refs of completed nodes to rerun too, since their removed results are needed
 -- REPLY state of the flow afterwards (running, or completed if there was nothing to run)
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED (only its tombstone remains)
--- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor if nodes are
---   missing because it was cancelled while it was being staged.
+-- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor if it was
+--   cancelled while it was being staged.
 -- EVENT flow.retried {flowId} on the events stream of the home queue
 local AGAIN = { failed = true, cancelled = true }
 

@@ -7,9 +7,10 @@ function L.begin_again.refusal(key, flow_id)
   if refused then
     return refused
   end
-  -- Cancelled while it was being staged: the missing nodes cannot run, and the others are not the whole flow.
-  if redis.call('HLEN', key .. ':nodes') < L.numbers.int(redis.call('HGET', key, 'total'), 0) then
-    return redis.error_reply('GMO_FLOW_INCOMPLETE not all nodes of flow ' .. L.generations.split(flow_id) .. ' exist: submit it again')
+  local v = redis.call('HMGET', key, 'started_at', 'state')
+  if not v[1] then -- nodes may be missing, or items of arrays
+    return redis.error_reply('GMO_FLOW_INCOMPLETE flow ' .. L.generations.split(flow_id) .. (v[2] == 'staging'
+      and ' is still being submitted' or ' was cancelled while it was being submitted: submit it again'))
   end
 end
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import ArrayNode, FlowNode, FlowProducer, FlowSpec, FlowState
+from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows import arrays
 from glidemq_orchestrate.flows.staged import submit
 from glidemq_orchestrate.wire.trips import Trips
@@ -64,3 +65,27 @@ def test_a_client_dies_at_any_call(
         assert flow.wait(timeout=60).state is FlowState.COMPLETED
         assert flow.array("a").results() == dict(enumerate(ITEMS))
         assert flow.generation == (begun is restart)
+
+
+def test_a_flow_that_is_cancelled_before_all_of_it_is_there_does_not_run(
+    flows: FlowProducer, run_worker: RunWorker, hand: Hand
+) -> None:
+    """Neither with the items that it has, by a retry, nor anew without them."""
+    died = 0
+    for calls in itertools.count(1):
+        flow_id = f"x{calls}"
+        if hand.run_until(submission(flows, flow_id), calls) < calls:
+            break
+        try:
+            flow = flows.get(flow_id)
+        except FlowNotFound:
+            continue
+        died += 1
+        flow.cancel()
+        flow.retry_failed()
+        flows.submit(SPEC, flow_id=flow_id, on_existing="retry_failed")
+    assert died > len(ITEMS) // 4
+    run_worker(["etl"], {"first": lambda _: 1, "a": lambda ctx: ctx.data})
+    for flow in [flows.get(one.id) for one in flows.list()]:
+        assert flow.wait(timeout=60).state is FlowState.COMPLETED
+        assert flow.array("a").results() == dict(enumerate(ITEMS))
