@@ -23,7 +23,7 @@
 --   <prefix>gmo:array:<job id>:lost       hash: element whose worker was lost -> how many losses it may have caused
 --   <prefix>gmo:array:<job id>:slices     set: job ids of its leased slices
 L.arrays = {}
-local NEVER, TOLD = 9007199254740991, 1000
+local NEVER = 9007199254740991
 local int = L.numbers.int
 L.arrays.NEVER = NEVER
 
@@ -121,6 +121,11 @@ function L.arrays.close(prefix, job_id, now)
   end
 end
 
+-- Marks an array of which all elements run when it opens again, as their inputs have changed.
+function L.arrays.renew(prefix, job_id)
+  redis.call('HSET', prefix .. 'gmo:array:' .. job_id, 'anew', 1)
+end
+
 -- A node that runs again: a failed or interrupted array keeps its completed elements, and the others run; of a completed
 -- one all run.
 function L.arrays.reopen(prefix, job_id, state, now)
@@ -130,71 +135,11 @@ function L.arrays.reopen(prefix, job_id, state, now)
   end
   L.arrays.close(prefix, job_id, now)
   redis.call('HDEL', a.key, 'begun')
-  if state == 'completed' then
+  if state == 'completed' or redis.call('HEXISTS', a.key, 'anew') == 1 then
+    local v = redis.call('HMGET', a.key, 'leases', 'epoch')
     L.array_keys.erase(prefix, job_id)
+    redis.call('HSET', a.key, 'leases', v[1] or 0, 'epoch', v[2] or 0) -- no id of a job is used twice
   elseif a.failed > 0 then
     redis.call('HSET', a.key, 'failed', 0, 'run', a.run + 1)
   end
-end
-
--- The counts of an array, as progress and result.
-local function summary(a)
-  return cjson.encode { elements = a.size, completed = a.completed, failed = a.failed, skipped = a.skipped }
-end
-
--- Writes the progress of an array, at most once a second.
-function L.arrays.tell(a, now)
-  if now - a.told >= TOLD or now < a.told then
-    redis.call('HSET', a.key, 'told', L.numbers.text(now))
-    redis.call('HSET', a.prefix .. 'job:' .. a.id, 'progress', summary(a), 'lastActive', L.numbers.text(now))
-    L.events.emit(a.prefix .. 'events', 'progress', a.id, 'data', summary(a))
-  end
-end
-
-local function reason_of(a)
-  local first = redis.call('HRANDFIELD', a.key .. ':failed:' .. a.run, 1, 'WITHVALUES')
-  local text = L.numbers.text(a.failed) .. ' of ' .. L.numbers.text(a.size) .. ' elements failed'
-  if a.max_failed >= 0 then
-    text = text .. ', more than the ' .. L.numbers.text(a.max_failed) .. ' that may'
-  end
-  return text .. '; element ' .. (first[1] or '?') .. ': ' .. (first[2] or '')
-end
-
--- Ends an array as skipped, as all its elements were.
-local function skip(x, a, key)
-  local reason = 'all ' .. L.numbers.text(a.size) .. ' elements were skipped'
-  redis.call('HSET', key, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason, 'finishedOn',
-    L.numbers.text(x.now))
-  L.events.emit(a.prefix .. 'events', 'completed', a.id, 'returnvalue', 'null', 'skipped', reason)
-  x.flows[#x.flows + 1] = L.settle.job_skipped(L.record.of_job(a.prefix, a.id), a.prefix, a.id, reason, x.now)
-end
-
--- Whether the array has ended, after elements of it have; then its node is settled. Adds ids of flows that need
--- gmo_advance_flow.
-function L.arrays.end_if_done(x, a)
-  local has_too_many = a.max_failed >= 0 and a.failed > a.max_failed
-  if not has_too_many and a.completed + a.failed + a.skipped < a.size then
-    return false
-  end
-  local key = a.prefix .. 'job:' .. a.id
-  if x.listed then L.gathered.flush(x) end
-  L.arrays.close(a.prefix, a.id, x.now)
-  redis.call('HSET', key, 'progress', summary(a))
-  if has_too_many or (a.max_failed < 0 and a.failed > 0) then
-    local reason = reason_of(a)
-    L.jobs.set_failed(a.prefix, a.id, reason, x.now)
-    L.events.emit(a.prefix .. 'events', 'failed', a.id, 'failedReason', reason)
-    L.dead_letters.note(a.prefix, a.id, x.now)
-    x.flows[#x.flows + 1] = L.settle.job_failed(a.prefix, a.id, reason, x.now)
-    return true
-  end
-  redis.call('ZADD', a.prefix .. 'completed', x.now, a.id)
-  if a.skipped == a.size then
-    skip(x, a, key)
-    return true
-  end
-  redis.call('HSET', key, 'state', 'completed', 'returnvalue', summary(a), 'finishedOn', L.numbers.text(x.now))
-  L.events.emit(a.prefix .. 'events', 'completed', a.id, 'returnvalue', summary(a))
-  x.flows[#x.flows + 1] = L.settle.job_completed(L.record.of_job(a.prefix, a.id), a.prefix, a.id, x.now)
-  return true
 end

@@ -104,7 +104,7 @@ local function keep_log(prefix, array_id, job_id, position)
 end
 
 -- Notes the end of the job of an element and removes it; with the items that it adds to its array. x: now, flows, and
--- what L.arrays.end_if_done reads. Nothing but the job changes if the array runs no longer, or has taken the job back.
+-- what L.array_ends.end_if_done reads. Nothing but the job changes if the array runs no longer, or has taken the job back.
 function L.element_jobs.settle(x, prefix, job_id, items)
   local key = prefix .. 'job:' .. job_id
   local array_id, element = job_id:match('^(.*){(%d+)%.%d+}$')
@@ -119,9 +119,9 @@ function L.element_jobs.settle(x, prefix, job_id, items)
   redis.call('ZREM', prefix .. 'completed', job_id)
   redis.call('ZREM', prefix .. 'failed', job_id)
   L.jobs.erase(prefix, job_id)
-  if counts and not L.arrays.end_if_done(x, a) then
+  if counts and not L.array_ends.end_if_done(x, a) then
     L.element_jobs.top_up(a, x.now)
-    L.arrays.tell(a, x.now)
+    L.array_ends.tell(a, x.now)
   end
   x.spent = (x.spent or 0) + COST
 end

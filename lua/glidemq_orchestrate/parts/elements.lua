@@ -159,9 +159,9 @@ function L.elements.accept(x, o, array_id)
     return 'stale an element of an array cannot end with the outcome ' .. o.kind
   end
   x.spent = x.spent + COST
-  if not L.arrays.end_if_done(x, a) then
+  if not L.array_ends.end_if_done(x, a) then
     L.arrays.place(a, x.now, false, x.fetches)
-    L.arrays.tell(a, x.now)
+    L.array_ends.tell(a, x.now)
   end
   return verdict
 end
@@ -190,7 +190,7 @@ function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
     end
     redis.call('ZADD', a.key .. ':again', text(r.now), L.positions.join(elements))
   end
-  if not L.arrays.end_if_done(x, a) then
+  if not L.array_ends.end_if_done(x, a) then
     L.arrays.place(a, r.now)
   end
   for _, flow_id in ipairs(x.flows) do

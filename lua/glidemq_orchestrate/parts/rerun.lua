@@ -28,11 +28,12 @@ function L.rerun.forget(flow, key, ref, dependent, how)
   L.rules.forget(ref, dependent)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow', 'gmo:waited', 'gmo:skipped') -- waited: for children
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow', 'gmo:waited', 'gmo:skipped', 'gmo:array') -- waited: for children
   local is_released = v[1] and (v[1] ~= 'waiting-children' or v[3]) and v[2] == flow.id
   if is_released and how ~= '' and not (how == 'late' and v[4]) then
     local stays = redis.call('SREM', key .. ':staying', dependent) == 1
     redis.call('SADD', key .. ':again', (stays and 'give\n' or 'follow\n') .. dependent)
+    if v[5] then L.arrays.renew(prefix, job_id) end
   elseif is_released and how == '' and L.losses.is_idle(job_key, v[1]) then
     redis.call('SADD', key .. ':again', 'alone\n' .. dependent)
   elseif not is_released and how == 'follow' and v[1] and v[2] == flow.id then

@@ -507,3 +507,36 @@ def test_a_slice_ends_early_with_large_results(flows: FlowProducer, run_worker: 
     outcome = flow.wait(timeout=60)
     assert outcome.results["a"] == summary(60, 60)
     assert [len(result) for result in flow.array("a").results(0, 60).values()] == [300_000] * 60
+
+
+@pytest.mark.parametrize("as_jobs", [False, True], ids=["slices", "jobs"])
+@pytest.mark.parametrize("is_over", [True, False], ids=["failed", "running"])
+def test_all_elements_run_again_after_a_node_that_does(
+    flows: FlowProducer, run_worker: RunWorker, *, as_jobs: bool, is_over: bool
+) -> None:
+    """Those that had completed in a failed or running array, too: their inputs have changed."""
+    runs, started = list[int](), threading.Event()
+
+    def first(_: Context) -> int:
+        runs.append(len(runs) + 1)
+        return runs[-1]
+
+    def work(ctx: Context) -> Any:
+        if ctx.index == 3 and ctx.inputs["first"] == 1:
+            if is_over:
+                raise ValueError("broken")
+            started.set()
+            ctx.cancelled.wait(30)
+        return ctx.inputs["first"]
+
+    array = ArrayNode("a", over=range(6), as_jobs=as_jobs, after=["first"], max_running=1)
+    flow = flows.submit(flow_of(FlowNode("first"), array), flow_id="x")
+    run_worker(["etl"], {"first": first, "a": work}, lease=1)
+    if is_over:
+        assert flow.wait(timeout=30).state is FlowState.FAILED
+    else:
+        assert started.wait(30)
+        assert flow.array("a").counts().completed
+    flow.rerun("first")
+    assert flow.result(timeout=30)["a"] == summary(6, 6)
+    assert flow.array("a").results() == dict.fromkeys(range(6), 2)
