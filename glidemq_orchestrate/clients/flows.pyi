@@ -483,7 +483,8 @@ class Flow:
         number of rerun nodes, not with the flow.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``. Only that element runs again; an array
+                that has ended opens for it, also for elements that it had not run when it was stopped.
             nodes: Several, by name.
             pattern: Instead of names: every node that has ended and matches this shell pattern, such as
                 ``clean-*``, and the filters below. Square brackets match a class of characters, and also
@@ -497,7 +498,7 @@ class Flow:
                 has ended. Then it starts over with the new result. So does the next attempt of a running
                 node.
             idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
-                the nodes have ended again. Each node stores its last ten keys.
+                the nodes have ended again. Each node stores its last ten keys, an element its last one.
             generation: Only if this is the current generation.
 
         Returns:
@@ -552,7 +553,7 @@ class Flow:
         is safe.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filter below.
             state: Only nodes in this state.
@@ -585,7 +586,7 @@ class Flow:
         already have this result are unchanged, so a repeat is safe.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
@@ -619,7 +620,7 @@ class Flow:
         Otherwise as ``complete_node``.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
@@ -974,7 +975,8 @@ class AsyncFlow:
         number of rerun nodes, not with the flow.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``. Only that element runs again; an array
+                that has ended opens for it, also for elements that it had not run when it was stopped.
             nodes: Several, by name.
             pattern: Instead of names: every node that has ended and matches this shell pattern, such as
                 ``clean-*``, and the filters below. Square brackets match a class of characters, and also
@@ -988,7 +990,7 @@ class AsyncFlow:
                 has ended. Then it starts over with the new result. So does the next attempt of a running
                 node.
             idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
-                the nodes have ended again. Each node stores its last ten keys.
+                the nodes have ended again. Each node stores its last ten keys, an element its last one.
             generation: Only if this is the current generation.
 
         Returns:
@@ -1043,7 +1045,7 @@ class AsyncFlow:
         is safe.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filter below.
             state: Only nodes in this state.
@@ -1076,7 +1078,7 @@ class AsyncFlow:
         already have this result are unchanged, so a repeat is safe.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
@@ -1110,7 +1112,7 @@ class AsyncFlow:
         Otherwise as ``complete_node``.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.

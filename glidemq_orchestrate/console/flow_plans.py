@@ -12,7 +12,9 @@ from glidemq_orchestrate.console.guard import check_flow, check_signed_in
 from glidemq_orchestrate.console.parts import MAX_GROUP_NAME, MAX_RETRIED, Name, Shared, failed_in
 from glidemq_orchestrate.console.shown import masked_line
 from glidemq_orchestrate.console.snapshot import Snapshot
+from glidemq_orchestrate.console.snapshots import FlowView
 from glidemq_orchestrate.errors import NodeNotFound
+from glidemq_orchestrate.flows.nodes import split_name
 from glidemq_orchestrate.foundation.texts import counted
 
 router = APIRouter(dependencies=[Depends(check_signed_in), Depends(check_flow)])
@@ -88,11 +90,11 @@ def _with_followers(snapshot: Snapshot, some: Sequence[int]) -> tuple[list[int],
 async def node_plan(
     console: Shared, flow_id: Name, name: Name, action: Literal["rerun", "cancel"]
 ) -> dict[str, Any]:
-    """What running a node again, or ending it, is about to do."""
+    """What running a node again, or ending it, is about to do; or an element of an array."""
     view = await console.views.get(flow_id)
     snapshot: Snapshot = view.snapshot
     if (at := snapshot.index.get(name)) is None:
-        raise NodeNotFound(f"the flow has no node {name}")
+        return await _element_plan(view, name, action)
     following = await asyncio.to_thread(snapshot.following, at)
     letters = snapshot.letters
     if action == "cancel":
@@ -110,6 +112,33 @@ async def node_plan(
         "text": f"{text}. {stops}{results}{kept:,} other completed {keep}.{goes_on}",
         "nodes": 1 + len(again),
     }
+
+
+async def _element_plan(view: FlowView, name: str, action: str) -> dict[str, Any]:
+    snapshot, split = view.snapshot, split_name(name)
+    if split is None or (at := snapshot.index.get(split[0])) is None:
+        raise NodeNotFound(f"the flow has no node {name}")
+    if action == "cancel":
+        text = (
+            f"Ends {name} as failed. If it runs, its handler is told to stop, and what it returns is refused."
+        )
+        return {"text": text, "nodes": 1}
+    text = f"Runs {name} again, whose result is removed. The other elements of {split[0]} keep their ends."
+    if snapshot.letters[at] not in _ENDED:
+        return {"text": text, "nodes": 1}
+    following = await asyncio.to_thread(snapshot.following, at)
+    again = [one for one in following if snapshot.letters[one] in _ENDED or snapshot.letters[one] == "a"]
+    if again:
+        text += (
+            f" {_counted(again)} after it that began or ended {_run(again)} again: {_named(snapshot, again)}."
+        )
+    if view.status.state.is_terminal:
+        text += " The flow, which has ended, runs again."
+    return {"text": text, "nodes": 1 + len(again)}
+
+
+def _run(some: Collection[int]) -> str:
+    return "runs" if len(some) == 1 else "run"
 
 
 def _cancels(snapshot: Snapshot, at: int, waiting: Sequence[int]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from glidemq_orchestrate.errors import (
     ResultRemoved,
 )
 from glidemq_orchestrate.flows.elements import summary_of
+from glidemq_orchestrate.flows.nodes import split_name
 from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.queues.failure_groups import cause_of
 from glidemq_orchestrate.queues.open_arrays import COUNTS
@@ -114,10 +115,7 @@ async def _element(flow: AsyncFlow, snapshot: Snapshot, name: str) -> dict[str, 
 
 def _place(snapshot: Snapshot, name: str) -> tuple[str, int] | None:
     """The array and the position of an element; None for a node."""
-    if name in snapshot.index:
-        return None
-    array, _, index = name.rpartition("[")
-    return array, int(index.rstrip("]"))
+    return None if name in snapshot.index else split_name(name)
 
 
 def _dependents(snapshot: Snapshot, name: str) -> list[str]:

@@ -151,6 +151,18 @@ class FlowBackend(Protocol):
         ``strict``: a node in an unsuitable state is an error, and nothing is changed.
         """
 
+    def change_elements(  # noqa: PLR0913  like ``change``
+        self,
+        ref: FlowRef,
+        array: str,
+        indexes: Sequence[int],
+        change: RequestedChange,
+        clock: Clock,
+        *,
+        strict: bool,
+    ) -> Op[list[int]]:
+        """``change`` for elements of an array, all or none; returns their positions."""
+
     def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
         """Add nodes, all or none. Returns the state afterwards."""
 
@@ -208,6 +220,7 @@ class _Staged:
     owners = staticmethod(staged_changes.owners)
     max_changes = staticmethod(staged_changes.max_changes)
     change = staticmethod(staged_changes.change)
+    change_elements = staticmethod(staged_changes.change_elements)
     extend = staticmethod(growth.extend)
 
 
@@ -240,6 +253,7 @@ class _Portable:
     lost = staticmethod(portable_changes.lost)
     max_changes = staticmethod(portable_changes.max_changes)
     change = staticmethod(portable_changes.change)
+    change_elements = staticmethod(portable_changes.change_elements)
     extend = staticmethod(portable_changes.extend)
 
 

@@ -236,7 +236,31 @@ def read_item(array: Array, index: int) -> Op[Any]:
     return decode(chunk.split("\n")[index % per] if is_given else chunk, where=f"item {index}")
 
 
-_HELD: Final[tuple[JobField, ...]] = ("gmo:elements", "gmo:token")
+def ended_elements(array: Array, indexes: Sequence[int], token: str) -> Op[set[int]]:
+    """Which of these elements have ended, or were changed by the request with this token."""
+    run = yield from ask(command("HGET", array.key, "run", decode=number))
+    found: set[int] = set()
+    for part in parts(indexes):
+        calls = [call for index in part for call in _ends(array, index, run)]
+        replies = yield from ask_all(calls)
+        for at, index in enumerate(part):
+            *ends, changed = replies[4 * at : 4 * at + 4]
+            if any(ends) or changed == token:
+                found.add(index)
+    return found
+
+
+def _ends(array: Array, index: int, run: int) -> list[Call[Any]]:
+    """Whether an element has ended in each way, and the token of the last request that changed it."""
+    return [
+        command("GETBIT", f"{array.key}:done", index, decode=int),
+        command("SISMEMBER", f"{array.key}:skipped", index, decode=int),
+        command("HEXISTS", f"{array.key}:failed:{run}", index, decode=int),
+        command("HGET", f"{array.key}:changed", index, decode=lambda reply: reply),
+    ]
+
+
+_HELD: Final[tuple[JobField, ...]] = ("gmo:elements", "gmo:token", "gmo:ended")
 
 
 def element_status(ref: FlowRef, name: str) -> Op[NodeStatus]:
@@ -264,7 +288,7 @@ def element_status(ref: FlowRef, name: str) -> Op[NodeStatus]:
     asking: list[Call[Any]] = [command("HGET", f"{key}:failed:{run}", index, decode=lambda reply: reply)]
     asking += [job_hash.get_some(array.queue, slice_id, _HELD, list) for slice_id in slices]
     reason, *held = yield from ask_all(asking)
-    holder = next((token for elements, token in held if elements and contains(elements, index)), None)
+    holder = next((token for held_by, token, ended in held if _has(held_by, ended, index)), None)
     found = _Found(bool(is_done), bool(is_skipped), tried, reason, holder)
     for job_id in (yield from _element_jobs(array)):
         if job_id.startswith(f"{array.node.job_id}{{{index}."):
@@ -274,6 +298,11 @@ def element_status(ref: FlowRef, name: str) -> Op[NodeStatus]:
                 found = _Found(False, False, number(made), None, token if is_active else None)
                 return replace(_status(array, index, found), job_id=job_id, state=JobState.read(state))
     return _status(array, index, found)
+
+
+def _has(elements: str | None, ended: str | None, index: int) -> bool:
+    """Whether a slice has an element that was not ended by hand."""
+    return contains(elements or "", index) and not contains(ended or "", index)
 
 
 class _Found(NamedTuple):
@@ -316,7 +345,7 @@ def _status(array: Array, index: int, found: _Found) -> NodeStatus:
 
 def contains(elements: str, index: int) -> bool:
     """Whether the text of a slice, ``0-63`` or ``3,7-9``, has an element."""
-    for part in elements.split(","):
+    for part in filter(None, elements.split(",")):
         first, _, last = part.partition("-")
         if int(first) <= index <= int(last or first):
             return True

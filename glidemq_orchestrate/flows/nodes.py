@@ -1,12 +1,7 @@
-"""Single nodes of a flow: reads, selects and changes them.
+"""Single nodes of a flow: reads and selects them.
 
 Each read also checks the record, in the same trip. If another generation has begun, it raises ``Superseded``
 rather than return an old result or report a missing node.
-
-A change reruns nodes or ends them manually, while the flow runs or after its end. It is first noted in the
-record, up to ``FlowBackend.max_changes`` nodes per call, each call all or nothing. If the client dies after a
-call, every supervisor of the home queue carries out the noted changes. A repeat of the request changes the
-nodes of later calls and skips those already changed.
 """
 
 from __future__ import annotations
@@ -20,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import (
     ConfigurationError,
-    NodeNotEnded,
     NodeNotFound,
     ResultRemoved,
     Superseded,
@@ -28,23 +22,20 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef, expired, record_marks
 from glidemq_orchestrate.flows.node_table import (
-    RequestedChange,
     job_now,
     node_of_row,
     read_results,
     read_row,
     read_rows,
-    requests,
     some_rows,
 )
 from glidemq_orchestrate.flows.status import NodeStatus
-from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.texts import described
 from glidemq_orchestrate.foundation.values import whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import LogRange, read_logs
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
@@ -252,71 +243,10 @@ def _check_text(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} must be str, got {described(value)}")
 
 
-RERUNS: Final = ("alone", "follow")
 _NAMED: Final = re.compile(r"(.+)\[(\d+)\]\Z", re.DOTALL)
-
-
-def change_nodes(ref: FlowRef, nodes: Selection, requested: RequestedChange, clock: Clock) -> Op[list[str]]:
-    """Change nodes; returns the names of those that this request has changed, now or in an earlier try.
-
-    Raises:
-        NodeNotFound: The flow has no node with one of the names, or it is an element of an array. Nothing was
-            changed.
-        NodeNotEnded: A named node to rerun has not ended. Nothing was changed.
-        NodeNotRepeatable: A node that would rerun has added nodes, or its job was removed.
-        FlowEnded: The flow is being cancelled.
-        Superseded, FlowNotFound, FlowExpired, FlowIncomplete: The flow can no longer be changed, or not yet.
-    """
-    backend = backend_of(ref)
-    names = list(nodes.names) or (yield from _matching(ref, nodes, requested))
-    strict = bool(nodes.names)
-    if strict and len(names) > backend.max_changes(len(requested.text)):
-        yield from _check_ended(ref, names, requested)
-        strict = False
-    try:
-        return (yield from backend.change(ref, names, requested, clock, strict=strict))
-    except NodeNotFound:
-        yield from _refuse_elements(ref, names)
-        raise
 
 
 def split_name(name: str) -> tuple[str, int] | None:
     """The array and the position in the name of an element, ``clean[4711]``; None for another name."""
     found = _NAMED.match(name)
     return (found[1], int(found[2])) if found else None
-
-
-def _refuse_elements(ref: FlowRef, names: Sequence[str]) -> Op[None]:
-    """Raise a clearer error if one of the names is that of an element of an array."""
-    elements = [(name, found[0]) for name in names if (found := split_name(name))]
-    for part in parts(elements):
-        rows = yield from ask(some_rows(ref.home, ref.flow_id, [one for pair in part for one in pair]))
-        for (name, array), known, of in zip(part, rows[::2], rows[1::2], strict=True):
-            if known is not None or of is None:
-                continue
-            raise NodeNotFound(
-                f"the flow has no node {name}; elements of an array cannot be cancelled, completed, skipped "
-                f"or rerun one by one. Fix: name the node {array}, or retry the flow, which runs failed "
-                "elements again"
-            )
-
-
-def _matching(ref: FlowRef, nodes: Selection, requested: RequestedChange) -> Op[list[str]]:
-    """The names of the matching nodes; for a rerun only those that have ended."""
-    every = yield from backend_of(ref).nodes(ref)
-    return [
-        node.name
-        for node in every
-        if nodes.includes(node) and (requested.what not in RERUNS or node.state.is_terminal)
-    ]
-
-
-def _check_ended(ref: FlowRef, names: Sequence[str], requested: RequestedChange) -> Op[None]:
-    """Check a request that needs several calls before the first one."""
-    found = yield from named_nodes(ref, names)
-    unended = [node for node in found if not node.state.is_terminal] if requested.what in RERUNS else []
-    for part in parts(unended):
-        asking = [requests(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
-        for node, known in zip(part, (yield from ask_all(asking)), strict=True):
-            if requested.token not in known:
-                raise NodeNotEnded(f"node {node.name} has not ended: it is {node.state}")

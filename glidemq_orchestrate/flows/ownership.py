@@ -13,9 +13,10 @@ from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.flows.backend import backend_of
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import RequestedChange
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.flows.owner import Owner, renew_lease
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock

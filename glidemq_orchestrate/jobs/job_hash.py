@@ -25,7 +25,7 @@ _Else = Literal[
     "gmo:queue_timeout", "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
     "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
     "gmo:published", "gmo:cut", "gmo:failure_group", "gmo:place", "gmo:history", "gmo:until",
-    "gmo:on_failure", "gmo:array", "gmo:slice", "gmo:elements", "gmo:weight",
+    "gmo:on_failure", "gmo:array", "gmo:slice", "gmo:elements", "gmo:ended", "gmo:weight",
     "gmo:element", "gmo:verdict",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]

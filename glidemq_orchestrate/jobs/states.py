@@ -25,24 +25,25 @@ added: absent > waiting-children
 released: waiting-children > waiting delayed prioritized
     gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
-    gmo_expire_due gmo_revoke_job gmo_change_nodes glidemq_complete glidemq_completeAndFetchNext
-    glidemq_completeChild glidemq_registerParent gmo_change_dependencies
+    gmo_expire_due gmo_revoke_job gmo_change_elements gmo_change_nodes glidemq_complete
+    glidemq_completeAndFetchNext glidemq_completeChild glidemq_registerParent
+    gmo_change_dependencies
 array opened: waiting-children > active
     gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
-    gmo_expire_due gmo_revoke_job gmo_change_nodes gmo_run_again
+    gmo_expire_due gmo_revoke_job gmo_change_elements gmo_change_nodes gmo_run_again
 array ended: active > completed failed
-    gmo_finish_and_fetch gmo_reclaim gmo_check_open
+    gmo_finish_and_fetch gmo_reclaim gmo_check_open gmo_change_elements
 element becomes a job: absent > waiting delayed prioritized failed
     gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
-    gmo_expire_due gmo_revoke_job gmo_cancel_jobs gmo_change_nodes gmo_run_again
+    gmo_expire_due gmo_revoke_job gmo_cancel_jobs gmo_change_elements gmo_change_nodes gmo_run_again
 slice leased: absent > active
     gmo_finish_and_fetch
 slice given back: active > absent
     gmo_finish_and_fetch gmo_reclaim gmo_advance_flow gmo_cancel_flow gmo_begin_generation
-    gmo_change_nodes gmo_retry_flow gmo_run_again gmo_settle_foreign gmo_expire_due gmo_take_back
-    gmo_heartbeats gmo_renew
+    gmo_change_elements gmo_change_nodes gmo_retry_flow gmo_run_again gmo_settle_foreign
+    gmo_expire_due gmo_take_back gmo_heartbeats gmo_renew
 gets dependencies: waiting delayed prioritized > waiting-children
     gmo_change_dependencies
 postponed: waiting > delayed
@@ -64,7 +65,7 @@ unparked: group-waiting > waiting
     glidemq_complete glidemq_completeAndFetchNext glidemq_fail glidemq_dedup glidemq_moveToActive
     glidemq_drain glidemq_promoteRateLimited glidemq_revoke glidemq_removeJob glidemq_rateLimitGroup
     gmo_finish_and_fetch gmo_remove_jobs gmo_revoke_job gmo_reclaim gmo_cancel_flow gmo_advance_flow
-    gmo_change_nodes
+    gmo_change_elements gmo_change_nodes
 started: waiting prioritized group-waiting > active
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
 completed: active > completed
@@ -106,10 +107,10 @@ cannot run: waiting-children > failed
     gmo_expire_due gmo_end_node gmo_reclaim gmo_notify_again gmo_revoke_job
 skipped: waiting-children > completed
     gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_missing gmo_check_open
-    gmo_notify_again gmo_end_node gmo_reclaim gmo_change_nodes
+    gmo_notify_again gmo_end_node gmo_reclaim gmo_change_elements gmo_change_nodes
 cancelled: waiting delayed prioritized group-waiting suspended waiting-children active > failed
     gmo_cancel_flow gmo_advance_flow gmo_begin_generation gmo_end_node gmo_expire_due
-    gmo_change_nodes
+    gmo_change_elements gmo_change_nodes
 revoked: waiting delayed prioritized group-waiting suspended waiting-children > failed
     glidemq_revoke gmo_revoke_job gmo_cancel_jobs gmo_finish_and_fetch
 retried: failed > delayed
@@ -117,19 +118,20 @@ retried: failed > delayed
 retried: failed > waiting
     gmo_retry_jobs
 completed manually: waiting delayed prioritized group-waiting suspended > completed
-    gmo_change_nodes gmo_advance_flow
+    gmo_change_elements gmo_change_nodes gmo_advance_flow
 completed manually: waiting-children active failed absent > completed
-    gmo_change_nodes gmo_advance_flow
+    gmo_change_elements gmo_change_nodes gmo_advance_flow
 reset: completed failed > waiting-children
-    gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
+    gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_elements gmo_change_nodes
+    gmo_settle_foreign
 withdrawn: waiting delayed prioritized group-waiting suspended active > waiting-children
-    gmo_change_nodes gmo_advance_flow gmo_settle_foreign gmo_run_again
+    gmo_change_elements gmo_change_nodes gmo_advance_flow gmo_settle_foreign gmo_run_again
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
     gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow gmo_expire_due gmo_revoke_job gmo_reclaim
     gmo_settle_foreign gmo_check_open gmo_cancel_flow gmo_cancel_jobs gmo_begin_generation
-    gmo_change_nodes gmo_retry_flow gmo_run_again
+    gmo_change_elements gmo_change_nodes gmo_retry_flow gmo_run_again
 message settled: waiting active delayed completed failed > waiting active delayed completed failed
     gmo_begin_messages gmo_end_messages gmo_take_over_messages gmo_settle_messages gmo_retry_message
     gmo_retry_jobs
@@ -140,7 +142,8 @@ message copied: absent > delayed
 recorded after removal: absent > completed failed
     gmo_settle_missing
 recreated after removal: absent > waiting-children
-    gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
+    gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_elements gmo_change_nodes
+    gmo_settle_foreign
 """
 
 

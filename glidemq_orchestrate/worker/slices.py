@@ -38,6 +38,9 @@ FIRST_PAUSE_SECONDS: Final = 0.05
 MAX_PAUSE_SECONDS: Final = 0.5
 YIELD_SECONDS: Final = 0.005
 """How long async handlers that await nothing may keep the loop."""
+ENDED: Final = "ended"
+BY_HAND: Final = "stale it was ended by hand"
+"""The verdict on an element that a user has ended while it ran."""
 LOST: Final = "its worker was lost while it may have run, and it must not run again"
 
 
@@ -268,6 +271,7 @@ def ends_of(outcome: Outcome, verdict: str) -> Iterator[tuple[Outcome, str]]:
     text = [line for line in outcome.text.split("\n") if not line.startswith((APPENDED, KEPT))]
     lines = text if has_lines else [line_of(outcome)] * len(slice_.indexes)
     verdicts = verdict.split("\n") if "\n" in verdict else [verdict] * len(lines)
+    verdicts = [BY_HAND if one == ENDED else one for one in verdicts]
     for index, tried, line, one in zip(slice_.indexes, slice_.tried, lines, verdicts, strict=False):
         attempt = copy(outcome.attempt)
         attempt.slice, attempt.element, attempt.attempts_made = None, index, tried

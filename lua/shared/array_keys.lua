@@ -4,7 +4,8 @@ local M = {}
 L.array_keys = M
 
 -- The ends of their names, without the items and the failed elements.
-local OF_ARRAY = { '', ':done', ':results', ':skipped', ':again', ':attempts', ':lost', ':appended', ':jobs' }
+local OF_ARRAY = { '', ':done', ':results', ':skipped', ':again', ':attempts', ':lost', ':appended', ':jobs',
+  ':ended', ':changes' }
 local MAX_RUNS = 1000
 
 -- Deletes what the runs of an array have left: its items stay.
@@ -28,5 +29,5 @@ function M.forget(prefix, job_id, with_items)
     return
   end
   M.erase(prefix, job_id)
-  if with_items then redis.call('UNLINK', prefix .. 'gmo:array:' .. job_id .. ':items') end
+  if with_items then redis.call('UNLINK', prefix .. 'gmo:array:' .. job_id .. ':items', prefix .. 'gmo:array:' .. job_id .. ':changed') end
 end

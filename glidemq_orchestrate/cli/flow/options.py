@@ -43,7 +43,9 @@ GenerationOption = Annotated[
 Nodes = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[NODE]...", help="The nodes; or select them with options.", autocompletion=node_names
+        metavar="[NODE]...",
+        help="The nodes, or elements of arrays: 'clean[17]'. Or select nodes with options.",
+        autocompletion=node_names,
     ),
 ]
 Pattern = Annotated[

@@ -149,7 +149,8 @@ class FlowOperations(ReadingOperations):
         number of rerun nodes, not with the flow.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``. Only that element runs again; an array
+                that has ended opens for it, also for elements that it had not run when it was stopped.
             nodes: Several, by name.
             pattern: Instead of names: every node that has ended and matches this shell pattern, such as
                 ``clean-*``, and the filters below. Square brackets match a class of characters, and also
@@ -163,7 +164,7 @@ class FlowOperations(ReadingOperations):
                 has ended. Then it starts over with the new result. So does the next attempt of a running
                 node.
             idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
-                the nodes have ended again. Each node stores its last ten keys.
+                the nodes have ended again. Each node stores its last ten keys, an element its last one.
             generation: Only if this is the current generation.
 
         Returns:
@@ -230,7 +231,7 @@ class FlowOperations(ReadingOperations):
         is safe.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filter below.
             state: Only nodes in this state.
@@ -267,7 +268,7 @@ class FlowOperations(ReadingOperations):
         already have this result are unchanged, so a repeat is safe.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
@@ -305,7 +306,7 @@ class FlowOperations(ReadingOperations):
         Otherwise as ``complete_node``.
 
         Args:
-            node: The node.
+            node: The node, or an element of an array, ``clean[17]``.
             nodes: Several, by name.
             pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.

@@ -90,6 +90,21 @@ def change(
             return [name for name in names if name in done or name in todo]
 
 
+def change_elements(  # noqa: PLR0913  see ``FlowBackend.change_elements``
+    ref: FlowRef,
+    array: str,
+    indexes: Sequence[int],
+    requested: RequestedChange,
+    clock: Clock,
+    *,
+    strict: bool,
+) -> Op[list[int]]:
+    """Refuse, since this path has no arrays."""
+    del indexes, requested, clock, strict
+    yield from ()  # no call
+    raise NodeNotFound(f"the flow {ref.public_id} has no array {array}")
+
+
 def _check(ref: FlowRef, record: Record) -> None:
     """Check that nodes can be changed now."""
     if record.number < 0:

@@ -52,14 +52,9 @@ def change_nodes(  # noqa: PLR0913  as many arguments as the server function
     home: QueueKeys, flow_id: str, change: RequestedChange, names: Sequence[str], now_ms: int, *, strict: bool
 ) -> Call[list[str] | None]:
     """Note a change of these nodes; returns the names of those that change, None while the flow is busy."""
-
-    def decode(reply: Any) -> list[str] | None:
-        state, *changed = (replies.text(part) for part in reply)
-        return None if state == _BUSY else changed
-
     pairs = [word for name in names for word in (name, change.text)]
     args = (now_ms, flow_id, change.what, change.token, int(strict), *pairs)
-    return function("gmo_change_nodes", [home.flow(flow_id)], args, decode, repeatable=True)
+    return function("gmo_change_nodes", [home.flow(flow_id)], args, _changed, repeatable=True)
 
 
 def has_grown(home: QueueKeys, flow_id: str) -> Call[bool]:
@@ -90,6 +85,39 @@ def change(
         changed += yield from _change_some(ref, part, requested, clock, strict=strict)
     yield from advance(ref, clock)
     return changed
+
+
+def change_elements(  # noqa: PLR0913  see ``FlowBackend.change_elements``
+    ref: FlowRef,
+    array: str,
+    indexes: Sequence[int],
+    requested: RequestedChange,
+    clock: Clock,
+    *,
+    strict: bool,
+) -> Op[list[int]]:
+    """Change elements of an array in one call; see ``FlowBackend.change_elements``."""
+    if (yield from ask(has_grown(ref.home, ref.flow_id))):
+        yield from _refuse_growers(ref, [array], follow=requested.what != "alone")
+    what, token = requested.what, requested.token
+    while True:
+        call = function(
+            "gmo_change_elements",
+            [ref.home.flow(ref.flow_id)],
+            (clock.now_ms(), ref.flow_id, what, token, int(strict), array, requested.text, *indexes),
+            _changed,
+            repeatable=True,
+        )
+        changed = yield from ask(call)
+        yield from advance(ref, clock)
+        if changed is not None:
+            return list(map(int, changed))
+
+
+def _changed(reply: Any) -> list[str] | None:
+    """What a call has changed; None while the flow is busy."""
+    state, *changed = (replies.text(part) for part in reply)
+    return None if state == _BUSY else changed
 
 
 def _change_some(

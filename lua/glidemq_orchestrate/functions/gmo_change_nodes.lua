@@ -15,12 +15,6 @@
 -- EVENT flow.retried {flowId} on the events stream of the home queue if the flow had ended
 local RERUNS = { alone = true, follow = true }
 
--- Whether the flow has work that must be done before its nodes may change.
-local function is_busy(key)
-  return redis.call('HEXISTS', key, 'after') == 1
-    or redis.call('EXISTS', key .. ':notifying', key .. ':blocked', key .. ':growing') > 0
-end
-
 -- Whether a node that has ended has this end.
 local function has_end(job_key, what, text, v)
   if what == 'failed' then
@@ -81,22 +75,9 @@ local function note(key, what, request, node)
   redis.call('SADD', key .. ':again', (RERUNS[what] and what or 'give') .. '\n' .. node.ref)
 end
 
--- An error reply, the reply for a busy flow, or nil.
-local function refusal(key, flow_id)
-  local refused = L.begin_again.refusal(key, flow_id)
-  if refused then
-    return refused
-  end
-  local v = redis.call('HMGET', key, 'state', 'cancel')
-  if v[1] == 'running' and v[2] then
-    return redis.error_reply('GMO_FLOW_ENDED flow ' .. L.generations.split(flow_id) .. ' is being stopped')
-  end
-  return is_busy(key) and { 'busy' } or nil
-end
-
 local function change_nodes(keys, args)
   local key, what, request = keys[1], args[3], args[4]
-  local refused = refusal(key, args[2])
+  local refused = L.begin_again.refusal_of_change(key, args[2])
   if refused then
     return refused
   end

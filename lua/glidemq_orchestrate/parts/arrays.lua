@@ -9,8 +9,8 @@
 --   <prefix>gmo:array:<job id>            hash: opened (ms), next (the first element that was never leased), completed,
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
 --                                         (when its progress was last written), run (how often it was opened again),
---                                         oldest (the first of the runs whose failed elements wait to run again),
---                                         appended (how many elements were added by others), begun (one has ended)
+--                                         oldest (the first of the runs whose failed elements wait to run again), anew
+--                                         (all of its elements run when it opens again), appended (how many elements were added by others), begun (one has ended)
 --   <prefix>gmo:array:<job id>:items      hash: number of a chunk -> its items, a line of JSON each
 --   <prefix>gmo:array:<job id>:appended   hash: element that another has added -> its item
 --   <prefix>gmo:array:<job id>:done       bitmap: completed elements
@@ -22,6 +22,7 @@
 --   <prefix>gmo:array:<job id>:attempts   hash: element with a failed attempt -> how many
 --   <prefix>gmo:array:<job id>:lost       hash: element whose worker was lost -> how many losses it may have caused
 --   <prefix>gmo:array:<job id>:slices     set: job ids of its leased slices
+-- Its progress and its end: array_ends.lua; elements that are changed by hand: element_changes.lua.
 L.arrays = {}
 local NEVER = 9007199254740991
 local int = L.numbers.int
@@ -35,11 +36,11 @@ function L.arrays.read(prefix, job_id)
   end
   local key, of = prefix .. 'gmo:array:' .. job_id, cjson.decode(text)
   local v = redis.call('HMGET', key, 'next', 'completed', 'failed', 'skipped', 'running', 'run', 'oldest', 'opened', 'told',
-    'appended')
+    'appended', 'ended')
   return { prefix = prefix, id = job_id, key = key, given = of.size, size = of.size + int(v[10], 0), per = of.per, max_running = of.running,
     jobs = int(of.jobs, 0), is_keyed = of.keyed, range = of.start and L.numbers.text(of.start) .. ' ' .. L.numbers.text(of.step) or '', max_failed = of.failed,
     next = int(v[1], 0), completed = int(v[2], 0), failed = int(v[3], 0), skipped = int(v[4], 0),
-    running = int(v[5], 0), run = int(v[6], 0), oldest = int(v[7], 0), opened = int(v[8], 0), told = int(v[9], 0) }
+    running = int(v[5], 0), run = int(v[6], 0), oldest = int(v[7], 0), opened = int(v[8], 0), told = int(v[9], 0), ended = int(v[11], 0) }
 end
 
 -- From when on a slice can be leased.
@@ -84,6 +85,9 @@ function L.arrays.open(prefix, job_id, delay, now)
     redis.call('ZADD', prefix .. 'gmo:array-priorities', priority, job_id)
   end
   L.arrays.place(a, now)
+  if a.completed + a.failed + a.skipped == a.size then -- by hand
+    L.element_changes.end_if_done(a, now)
+  end
 end
 
 -- Makes sure that an array whose job is active goes on: its elements run, or can run. If none is left that could, although
@@ -126,8 +130,14 @@ function L.arrays.renew(prefix, job_id)
   redis.call('HSET', prefix .. 'gmo:array:' .. job_id, 'anew', 1)
 end
 
+-- Whether an array has completed; one that was skipped because of others has elements without an end.
+local function has_completed(a, state)
+  return state == 'completed' and (a.completed + a.failed + a.skipped == a.size
+    or redis.call('HEXISTS', a.prefix .. 'job:' .. a.id, 'gmo:skipped') == 0)
+end
+
 -- A node that runs again: a failed or interrupted array keeps its completed elements, and the others run; of a completed
--- one all run.
+-- one all run. If it runs again for the sake of single elements, the others keep their ends.
 function L.arrays.reopen(prefix, job_id, state, now)
   local a = L.arrays.read(prefix, job_id)
   if not a then
@@ -135,7 +145,10 @@ function L.arrays.reopen(prefix, job_id, state, now)
   end
   L.arrays.close(prefix, job_id, now)
   redis.call('HDEL', a.key, 'begun')
-  if state == 'completed' or redis.call('HEXISTS', a.key, 'anew') == 1 then
+  local is_anew = redis.call('HEXISTS', a.key, 'anew') == 1
+  if not is_anew and L.element_changes.apply_noted(a, now) then
+    return
+  elseif is_anew or has_completed(a, state) then
     local v = redis.call('HMGET', a.key, 'leases', 'epoch')
     L.array_keys.erase(prefix, job_id)
     redis.call('HSET', a.key, 'leases', v[1] or 0, 'epoch', v[2] or 0) -- no id of a job is used twice

@@ -14,6 +14,25 @@ function L.begin_again.refusal(key, flow_id)
   end
 end
 
+-- Whether the flow has work that must be done before its nodes may change.
+local function is_busy(key)
+  return redis.call('HEXISTS', key, 'after') == 1
+    or redis.call('EXISTS', key .. ':notifying', key .. ':blocked', key .. ':growing') > 0
+end
+
+-- Whether nodes may change: an error reply, the reply for a busy flow, or nil.
+function L.begin_again.refusal_of_change(key, flow_id)
+  local refused = L.begin_again.refusal(key, flow_id)
+  if refused then
+    return refused
+  end
+  local v = redis.call('HMGET', key, 'state', 'cancel')
+  if v[1] == 'running' and v[2] then
+    return redis.error_reply('GMO_FLOW_ENDED flow ' .. L.generations.split(flow_id) .. ' is being stopped')
+  end
+  return is_busy(key) and { 'busy' } or nil
+end
+
 -- Sets the flow to running with the mark `retry`, does the first slice and returns the state.
 function L.begin_again.start(key, flow_id, mark, now)
   local home, state = L.record.home(key, flow_id), redis.call('HGET', key, 'state')

@@ -16,45 +16,13 @@ function L.element_jobs.array_of(prefix, job_id)
   return job_id:byte(-1) == 125 and redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:element') or nil
 end
 
--- The data of the job of an element: the item, or the data of the array with the item added.
-local function data_of(data, item)
-  if not data or data:sub(1, 1) ~= '{' then
-    return item
-  end
-  local comma = data:find('^{%s*}') and '' or ','
-  return data:gsub('}%s*$', '') .. comma .. '"item":' .. item .. '}'
-end
-
--- The options of the job of an element, whose ordering key may contain the item or a field of it. nil with the reason if
--- the item has no such field.
-local function options_of(a, opts, item)
-  if not a.is_keyed then
-    return opts
-  end
-  local is_json, items = pcall(cjson.decode, '[' .. item .. ']')
-  local missing
-  local function filled(field)
-    local value = is_json and items[1]
-    if field ~= '' then value = type(value) == 'table' and value[field] or nil end
-    if type(value) == 'number' then
-      return value % 1 == 0 and text(value) or tostring(value)
-    elseif type(value) == 'string' then
-      return (cjson.encode(value):sub(2, -2))
-    end
-    missing = 'its item has no text or number for ' .. (field == '' and 'item' or 'item.' .. field)
-      .. ' in the ordering key'
-  end
-  opts = opts:gsub('{item%.?([%w_]*)}', filled)
-  return not missing and opts or nil, missing
-end
-
 -- Makes the job of an element. One that can never start has failed.
 local function create(a, v, element, now)
   local number = redis.call('HINCRBY', a.key, 'leases', 1)
   local job_id, name, position = a.id .. '{' .. text(element) .. '.' .. number .. '}', v[1] or '', text(element)
   local item = L.slice_items.one(a, element)
-  local opts, reason = options_of(a, v[3] or '{}', item)
-  redis.call('HSET', a.prefix .. 'job:' .. job_id, 'id', job_id, 'name', name, 'data', data_of(v[2], item), 'opts',
+  local opts, reason = L.element_job_data.options(a, v[3] or '{}', item)
+  redis.call('HSET', a.prefix .. 'job:' .. job_id, 'id', job_id, 'name', name, 'data', L.element_job_data.data(v[2], item), 'opts',
     opts or '{}', 'timestamp', text(now), 'attemptsMade', '0', 'delay', text(math.max(a.opened - now, 0)), 'priority',
     v[4] or '0', 'maxAttempts', v[5] or '0', 'gmo:element', a.id, 'gmo:elements', position)
   if v[6] then redis.call('HSET', a.prefix .. 'job:' .. job_id, 'budgetKey', v[6]) end
@@ -142,22 +110,39 @@ function L.element_jobs.ensure(a, now, look)
   end
 end
 
--- Takes the jobs of all elements back: they are removed, so that no attempt of theirs is accepted any more. Their elements
--- may run again. A Node worker that runs one looks for the field revoked.
+-- Removes the job of an element, so that no attempt of it is accepted any more. A Node worker that runs it looks for the
+-- field revoked.
+local function take(a, job_id, now)
+  local key, job = a.prefix .. 'job:' .. job_id, L.jobs.read(a.prefix, job_id)
+  if not job then
+    return
+  end
+  local entry = redis.call('HGET', key, 'gmo:entry')
+  redis.call('ZREM', a.prefix .. 'gmo:list-held', job_id)
+  L.remove.job(a.prefix, job_id, job, entry and entry ~= '' and entry or nil, 0, now)
+  if job.state == 'active' then
+    redis.call('HSET', key, 'revoked', '1')
+    redis.call('PEXPIRE', key, REVOKED_MS)
+    L.events.emit(a.prefix .. 'events', 'revoked', job_id)
+  end
+end
+
+-- Takes the job of an element back; false if it has none.
+function L.element_jobs.take(a, element, now)
+  for _, job_id in ipairs(a.jobs > 0 and redis.call('SMEMBERS', a.key .. ':jobs') or {}) do
+    if tonumber(job_id:match('{(%d+)%.%d+}$')) == element then
+      take(a, job_id, now)
+      return redis.call('SREM', a.key .. ':jobs', job_id) == 1
+    end
+  end
+  return false
+end
+
+-- Takes the jobs of all elements back. Their elements may run again.
 function L.element_jobs.take_all(a, now)
   local back = {}
   for _, job_id in ipairs(redis.call('SMEMBERS', a.key .. ':jobs')) do
-    local key, job = a.prefix .. 'job:' .. job_id, L.jobs.read(a.prefix, job_id)
-    if job then
-      local entry = redis.call('HGET', key, 'gmo:entry')
-      redis.call('ZREM', a.prefix .. 'gmo:list-held', job_id)
-      L.remove.job(a.prefix, job_id, job, entry and entry ~= '' and entry or nil, 0, now)
-    end
-    if job and job.state == 'active' then
-      redis.call('HSET', key, 'revoked', '1')
-      redis.call('PEXPIRE', key, REVOKED_MS)
-      L.events.emit(a.prefix .. 'events', 'revoked', job_id)
-    end
+    take(a, job_id, now)
     back[#back + 1], back[#back + 2] = '0', job_id:match('{(%d+)%.%d+}$')
   end
   redis.call('UNLINK', a.key .. ':jobs')

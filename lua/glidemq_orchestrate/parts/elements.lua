@@ -1,9 +1,9 @@
 -- elements: the ends of elements of an array, as the outcome of a slice reports them; see slices.lua.
 L.elements = {}
-local COST, RUN, MAX = 10, 32, 100000000
+local COST, RUN, MAX, ENDED = 10, 32, 100000000, 'ended'
 local int, text = L.numbers.int, L.numbers.text
 
--- How many attempts of each element of a slice have failed, by position.
+-- How many attempts of each element have failed, by position.
 local function read_attempts(a, elements)
   local words, counts = {}, {}
   for i, element in ipairs(elements) do words[i] = text(element) end
@@ -102,24 +102,25 @@ end
 -- Accepts the outcome of a slice: of each element for which it has a line; the others are given back, or one is kept.
 local function accept_lines(x, a, slice_id, lines, first)
   local own, items = split_lines(lines)
-  local elements, known = L.kept_elements.take(x, a, slice_id, own, first)
+  local elements, known, ended = L.kept_elements.take(x, a, slice_id, own, first)
   if not elements then return known end
-  local w, verdicts, count = no_writes(elements), {}, 0
-  local has_failures, added = false, {}
+  local w, verdicts, count, has_failures, added = no_writes(elements), {}, 0, false, {}
   for _, line in ipairs(own) do
     if count == #elements then break end
     count = count + 1
     local more = items[count] or {}
-    line = checked(a, #added + #more, line)
-    verdicts[count] = note(x, a, w, elements[count], line)
+    if ended and L.positions.contains(ended, elements[count]) then
+      verdicts[count], line = ENDED, ''
+    else
+      line = checked(a, #added + #more, line)
+      verdicts[count] = note(x, a, w, elements[count], line)
+    end
     has_failures = has_failures or verdicts[count] ~= 'ok'
     for _, item in ipairs(line:sub(1, 1) == 'd' and more or {}) do added[#added + 1] = item end
   end
   write(a, w)
   if #added > 0 then L.slice_items.append(a, added) end
-  if count < #elements then
-    redis.call('ZADD', a.key .. ':again', text(x.now), L.positions.join({ unpack(elements, count + 1) }))
-  end
+  if count < #elements then L.kept_elements.give_back(x, a, elements, ended, count + 1, #elements) end
   x.spent = x.spent + math.floor((count + #added) / 2)
   local verdict = has_failures and table.concat(verdicts, '\n') or 'ok'
   if has_failures then L.kept_elements.note(a, slice_id, verdict) end
@@ -142,7 +143,7 @@ local function repeated(a, slice_id, line)
 end
 
 -- Accepts the outcome of a slice that its worker still holds. Returns the verdict: `ok`, or that of each element, a
--- line each.
+-- line each; `ended`: it was ended by hand, and its outcome does not count.
 function L.elements.accept(x, o, array_id)
   local a, verdict = L.slices.array(x.prefix, o.job_id, array_id), 'ok'
   if not a then
@@ -174,7 +175,7 @@ function L.elements.lost(r, slice_id, array_id, has_begun, is_charged)
   if not a then
     return
   end
-  local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)
+  local elements = L.positions.split(L.positions.without(L.slices.remove(a, slice_id)), L.slices.MAX)
   local only = #elements == 1 and text(elements[1])
   local x = { now = r.now, flows = {} }
   if has_begun then redis.call('HSET', a.key, 'begun', 1) end

@@ -29,6 +29,28 @@ function L.positions.join(elements)
   return table.concat(parts, ',')
 end
 
+-- Whether a text has an element; it need not be in ascending order.
+function L.positions.contains(elements, element)
+  for first, last in elements:gmatch('(%d+)%-?(%d*)') do
+    if element >= tonumber(first) and element <= tonumber(last ~= '' and last or first) then
+      return true
+    end
+  end
+  return false
+end
+
+-- The text of the elements that another text (nil = none) does not have.
+function L.positions.without(elements, others)
+  if not others then
+    return elements
+  end
+  local kept = {}
+  for _, element in ipairs((L.positions.split(elements, L.slices.MAX))) do
+    if not L.positions.contains(others, element) then kept[#kept + 1] = element end
+  end
+  return L.positions.join(kept)
+end
+
 -- Iterates over the lines of a text that may be large.
 function L.positions.lines(all)
   local at = 1

@@ -1,6 +1,6 @@
 -- slices: elements of an array that a worker runs under one lease. A slice is an active job of its own, with the id
 -- "<job id of the array>{<number>}" and the fields gmo:slice (job id of the array) and gmo:elements, a text like
--- "0-63" or "3,7-9"; it is listed in <prefix>gmo:list-held. One outcome ends it, see outcome.lua: a line for each of
+-- "0-63" or "3,7-9"; it is listed in <prefix>gmo:list-held. gmo:ended: those of them that were ended by hand. One outcome ends it, see outcome.lua: a line for each of
 -- its first elements, in order; the others are given back. Lines:
 --   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)
 --   a<item JSON>   after a line `d`: that element adds one with this item at the end of its array
@@ -11,13 +11,13 @@ L.slices = {}
 local MAX = 100
 -- A call leases slices until their costs reach BUDGET: COST for each, and for each element 1, or LARGE if its item has a
 -- chunk of its own.
-local BUDGET, COST, LARGE, PAGE = 1000, 20, 100, 500
+local BUDGET, COST, LARGE, PAGE, PASSES = 1000, 20, 100, 500, 50
 local int, text = L.numbers.int, L.numbers.text
 local split, join = L.positions.split, L.positions.join
 
 -- The next elements to run, at most `count`: those given back, those that failed in earlier runs, new ones. The second
 -- result is the number of losses that the only element may have caused.
-local function next_elements(a, count, now)
+local function take_next(a, count, now)
   local has_lost = redis.call('EXISTS', a.key .. ':lost') == 1
   local due = redis.call('ZRANGEBYSCORE', a.key .. ':again', '-inf', now, 'WITHSCORES', 'LIMIT', 0, has_lost and 1 or count)
   local found = {}
@@ -51,6 +51,18 @@ local function next_elements(a, count, now)
   a.next = a.next + #found
   redis.call('HSET', a.key, 'next', text(a.next))
   return found
+end
+
+-- The same without elements that were ended by hand, which are passed over.
+local function next_elements(a, count, now)
+  local found, suspect = take_next(a, count, now)
+  for _ = 1, a.ended > 0 and PASSES or 0 do
+    if #found == 0 then break end
+    found = L.element_changes.pass_over(a, found)
+    if #found > 0 then break end
+    found, suspect = take_next(a, count, now)
+  end
+  return found, suspect
 end
 
 -- What an element of this array counts for the budget of a call: more if its item is large.
@@ -129,8 +141,9 @@ function L.slices.take_all(a)
     local keys, back, page = {}, {}, { unpack(ids, first, math.min(first + PAGE - 1, #ids)) }
     for i, id in ipairs(page) do
       keys[i] = a.prefix .. 'job:' .. id
-      local elements = redis.call('HGET', keys[i], 'gmo:elements')
-      if elements then back[#back + 1], back[#back + 2] = '0', elements end
+      local v = redis.call('HMGET', keys[i], 'gmo:elements', 'gmo:ended')
+      local elements = v[1] and L.positions.without(v[1], v[2]) or ''
+      if elements ~= '' then back[#back + 1], back[#back + 2] = '0', elements end
     end
     redis.call('UNLINK', unpack(keys))
     redis.call('ZREM', a.prefix .. 'gmo:list-held', unpack(page))
@@ -140,24 +153,28 @@ function L.slices.take_all(a)
   redis.call('HSET', a.key, 'running', 0)
 end
 
--- Removes a slice; returns its elements and weight.
+-- Removes a slice; returns its elements, and those of them that were ended by hand (nil = none).
 local function remove(a, slice_id)
   local key = a.prefix .. 'job:' .. slice_id
-  local v = redis.call('HMGET', key, 'gmo:elements', 'gmo:weight')
+  local v = redis.call('HMGET', key, 'gmo:elements', 'gmo:weight', 'gmo:ended')
   redis.call('UNLINK', key)
   redis.call('ZREM', a.prefix .. 'gmo:list-held', slice_id)
   redis.call('SREM', a.key .. ':slices', slice_id)
   a.running = math.max(a.running - int(v[2], 1), 0)
   redis.call('HSET', a.key, 'running', a.running)
-  return v[1] or ''
+  return v[1] or '', v[3] or nil
+end
+
+-- Lists elements, a text, to run from `due` on.
+function L.slices.list_again(a, elements, due)
+  if elements ~= '' then
+    redis.call('ZADD', a.key .. ':again', text(due), elements)
+  end
 end
 
 -- Ends a slice without outcomes: its elements may run from `due` on.
 function L.slices.give_back(a, slice_id, due)
-  local elements = remove(a, slice_id)
-  if elements ~= '' then
-    redis.call('ZADD', a.key .. ':again', text(due), elements)
-  end
+  L.slices.list_again(a, L.positions.without(remove(a, slice_id)), due)
 end
 
 L.slices.lease, L.slices.add_row, L.slices.remove, L.slices.MAX, L.slices.BUDGET = lease, add_row, remove, MAX, BUDGET

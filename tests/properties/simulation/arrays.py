@@ -35,12 +35,29 @@ _ENDS: Final = {"d": "completed", "s": "skipped", "f": "failed"}
 
 
 def draw_arrays(choices: Choices, plan: Plan) -> Plan:
-    """The same plan; in some, nodes are arrays. Those have no limits, and users change no nodes."""
+    """The same plan; in some, nodes are arrays. Those have no limits, and users change elements, no nodes."""
     has_changes = any(" " in what for _, what in plan.steps)
     if plan.path == "portable" or has_changes or plan.spec.queue_timeout or not choices.chance(0.35):
         return plan
     nodes = [_perhaps_array(choices, node) for node in plan.spec.nodes]
-    return replace(plan, spec=replace(plan.spec, nodes=nodes))
+    steps = sorted([*plan.steps, *_draw_changes(choices, nodes, has_deadline=plan.spec.deadline is not None)])
+    return replace(plan, spec=replace(plan.spec, nodes=nodes), steps=tuple(steps))
+
+
+def _draw_changes(
+    choices: Choices, nodes: Sequence[FlowNode], *, has_deadline: bool
+) -> list[tuple[int, str]]:
+    """What users do with single elements."""
+    arrays = [node for node in nodes if isinstance(node, ArrayNode)]
+    if not arrays or has_deadline or not choices.chance(0.4):
+        return []
+    changes = list[tuple[int, str]]()
+    for _ in range(choices.between(1, 3)):
+        array = choices.pick(arrays)
+        element = f"{array.name}[{choices.between(0, len(array.over) - 1)}]"
+        what = choices.pick(["completed", "skipped", "failed", "follow", "follow"])
+        changes.append((choices.between(0, 4_000), f"{what} {element}"))
+    return changes
 
 
 def _perhaps_array(choices: Choices, node: FlowNode) -> FlowNode:
@@ -132,14 +149,20 @@ class Elements:
         slices: The elements of each slice that was leased; after an early report the one that was kept.
         ended: How the elements of each array have ended, by the id of its job.
         added: How many elements those of an array have added to it.
+        by_hand: The runs of elements that users have changed meanwhile.
         touched: The arrays of which the current call has ended slices.
+        changed: The arrays of which users have changed elements, until they have ended.
+        settled: In which of its runs an array has ended last.
     """
 
     ledger: Any
     slices: dict[str, Slice] = field(default_factory=dict)
     ended: dict[str, dict[int, str]] = field(default_factory=dict)
     added: Counter[str] = field(default_factory=Counter)
+    by_hand: set[str] = field(default_factory=set)
     touched: set[JobKey] = field(default_factory=set)
+    changed: set[JobKey] = field(default_factory=set)
+    settled: dict[str, str] = field(default_factory=dict)
 
     def began(self, queue: str, row: Sequence[Any], token: str, now: int) -> None:
         """A slice was leased, or an element that is a job started: each of the elements begins."""
@@ -195,6 +218,10 @@ class Elements:
         unrun = [""] * (len(part.indexes) - len(lines))
         for index, line, one in zip(part.indexes, [*lines, *unrun], [*verdicts, *unrun], strict=True):
             job, run = (queue, f"{part.array_id}[{index}]"), run_of(token, slice_id, index)
+            if run in self.by_hand:
+                if line and one != "ended":
+                    ledger.problems.append(f"{job[1]}: {line} was answered {one}, but it was ended by hand")
+                continue
             if ledger.open.pop(job, None) is None:
                 ledger.problems.append(
                     f"{job[1]}: {line} was accepted, but no attempt runs: it was ended before"
@@ -213,12 +240,42 @@ class Elements:
         self.slices[slice_id] = replace(part, indexes=part.indexes[at : at + 1])
         return replace(part, indexes=[*part.indexes[:at], *part.indexes[at + 1 :]])
 
+    def given(self, name: str, what: str, indexes: Sequence[int], text: str) -> None:
+        """A user has ended elements of an array, or they run again; it may have ended before."""
+        ledger, (queue, array_id) = self.ledger, self.ledger.job_of(name)
+        ended = self.ended.setdefault(array_id, {})
+        for index in indexes:
+            job = queue, f"{array_id}[{index}]"
+            if (run := ledger.open.pop(job, None)) is not None:
+                self.by_hand.add(run)
+            ended.pop(index, None)
+            if what not in ("alone", "follow"):
+                ended[index] = what
+                ledger.accept_job(job, what, json.loads(text) if what == "completed" else job[1], text)
+        self.changed.add((queue, array_id))
+
+    def have_all_ended(self, name: str) -> bool:
+        """Whether an array has ended, perhaps before the last call."""
+        queue, array_id = self.ledger.job_of(name)
+        number = self.ledger.client.hget(QueueKeys(PREFIX, queue).job(array_id), "gmo:round") or ""
+        return self.settled.get(array_id, number) != number or self.ledger.end_of(name) is not None
+
+    def forget(self, array_ids: Sequence[str]) -> None:
+        """All elements of these arrays run again, as they follow another node that does."""
+        for array_id in array_ids:
+            self.ended.pop(array_id, None)
+
     def settle(self) -> None:
         """The call is over: note which arrays it has ended, and hold their ends against those of elements."""
-        for queue, array_id in self.touched:
-            name = self.ledger.name_of(array_id)
-            if self.ledger.is_current(array_id) and (end := self.ledger.end_of(name)):
-                self._settled(name, end, QueueKeys(PREFIX, queue).job(array_id), array_id)
+        for queue, array_id in self.touched | self.changed:
+            name, key = self.ledger.name_of(array_id), QueueKeys(PREFIX, queue).job(array_id)
+            if not self.ledger.is_current(array_id) or not (end := self.ledger.end_of(name)):
+                continue
+            number = self.ledger.client.hget(key, "gmo:round") or ""
+            if (queue, array_id) in self.touched or self.settled.get(array_id) != number:
+                self.settled[array_id] = number
+                self._settled(name, end, key, array_id)
+                self.changed.discard((queue, array_id))
         self.touched.clear()
 
     def _settled(self, name: str, end: str, key: str, array_id: str) -> None:
@@ -226,7 +283,7 @@ class Elements:
         counts = Counter(ended.values())
         fields = ("returnvalue", "failedReason", "gmo:skipped")
         result, reason, skipped = ledger.client.hmget(key, *fields)
-        if end == "failed" and reason.startswith("cancelled: "):
+        if end != "completed" and (reason or skipped).startswith(("cancelled: ", "upstream ")):
             return
         size = len(ledger.nodes[name].over) + self.added[array_id]
         wanted = {"elements": size} | {kind: counts[kind] for kind in ("completed", "failed", "skipped")}

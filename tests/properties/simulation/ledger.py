@@ -131,6 +131,8 @@ class ServerLedger:
             self.latest = max(self.latest, int(words[5 if name == "gmo_put_back" else 4]))
         else:
             self._steered(name, words, reply)
+        if self.elements.changed:
+            self.elements.settle()
 
     def _steered(self, name: str, words: Sequence[Any], reply: Any) -> None:
         """A call by which users change the flow."""
@@ -141,6 +143,8 @@ class ServerLedger:
             self._run_again(int(words[4]))
         elif name == "gmo_change_nodes":
             self._changed(words, reply)
+        elif name == "gmo_change_elements":
+            self._changed_elements(words, reply)
         elif name == "gmo_begin_generation" and isinstance(reply, str) and words[8] != self.stored:
             self.stored = str(words[8])
             self._begin_round(int(words[6]))
@@ -210,6 +214,18 @@ class ServerLedger:
         for name in set(names) - set(changed) if what == "skipped" else ():
             self._stays_skipped(name, had_ended, str(words[10]))
 
+    def _changed_elements(self, words: Sequence[Any], reply: Sequence[Any]) -> None:
+        """Elements run again, or were given their ends, by a request that had not done so before."""
+        (what, request), indexes = map(str, words[6:8]), [int(word) for word in reply[1:]]
+        if request not in self.changes and indexes:
+            self.changes[request] = what
+            self._is_retried_again()  # it had ended
+            self._begin_round(int(words[4]))
+            name = str(words[9])
+            if self.elements.have_all_ended(name) and what != "alone":
+                self.elements.forget([self.job_of(one)[1] for one in self._followers(name)])
+            self.elements.given(name, what, indexes, str(words[10]))
+
     def _stays_skipped(self, name: str, had_ended: Sequence[str], text: str) -> None:
         """A node that had been skipped before is given that end again if it must forget another end.
 
@@ -270,7 +286,7 @@ class ServerLedger:
             return
         if verdict.startswith("error"):
             self.problems.append(f"{name}: {kind} was answered by {verdict}")
-        if verdict.partition("\n")[0] not in ("ok", "retrying", "failed"):
+        if verdict.partition("\n")[0] not in ("ok", "retrying", "failed", "ended"):
             return
         if job_id in self.elements.slices:
             self.elements.judged(queue, outcome, verdict)

@@ -116,12 +116,15 @@ _NUMBER = "math.max(number + 1, x.clock)"
 _STAYS: Final = "redis.call('SREM', key .. ':staying', dependent) == 1"
 _TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
 _LOST_SLICE: Final = "    redis.call('ZADD', a.key .. ':again', text(r.now), L.positions.join(elements))\n"
-_REST_OF_SLICE: Final = "  if count < #elements then\n"
-_REST_OF_KEPT: Final = "  give_back(x, a, elements, count + 2, #elements)\n"
+_REST_OF_SLICE: Final = "  if count < #elements then"
+_REST_OF_KEPT: Final = "  L.kept_elements.give_back(x, a, elements, ended, count + 2, #elements)\n"
 _APPENDED: Final = "L.slice_items.append(a, added)"
 _COUNTS: Final = "local counts = a and redis.call('SREM', a.key .. ':jobs', job_id) == 1"
 _REVOKED: Final = "redis.call('UNLINK', a.key .. ':jobs')"
 _FAILED_RUN: Final = "redis.call('HSET', a.key, 'failed', 0, 'run', a.run + 1)"
+_PASSES_OVER: Final = "for _ = 1, a.ended > 0 and PASSES or 0 do"
+_BY_HAND: Final = "if ended and L.positions.contains(ended, elements[count]) then"
+_NOTED: Final = "if not is_anew and L.element_changes.apply_noted(a, now) then"
 _IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
 
 MUTATIONS: Final = (
@@ -129,7 +132,7 @@ MUTATIONS: Final = (
     Mutation(
         "the rest of a slice that ended early is forgotten",
         "staged",
-        ((_REST_OF_SLICE, "  if false then\n"),),
+        ((_REST_OF_SLICE, "  if false then"),),
         seed=545,
     ),
     Mutation(
@@ -149,7 +152,12 @@ MUTATIONS: Final = (
     Mutation(
         "an array that was stopped keeps the jobs of its elements", "staged", ((_REVOKED, ""),), seed=200
     ),
-    Mutation("failed elements do not run again", "staged", ((_FAILED_RUN, ""),), seed=790),
+    Mutation("failed elements do not run again", "staged", ((_FAILED_RUN, ""),), seed=2_250),
+    Mutation(
+        "an element that was ended by hand runs", "staged", ((_PASSES_OVER, "for _ = 1, 0 do"),), seed=270
+    ),
+    Mutation("an outcome counts after an end by hand", "staged", ((_BY_HAND, "if false then"),), seed=230),
+    Mutation("all elements run again for one", "staged", ((_NOTED, "if false then"),), seed=230),
     Mutation(
         "the outcome of a stale attempt is accepted",
         "staged",

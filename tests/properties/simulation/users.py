@@ -19,11 +19,12 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.node_table import RequestedChange
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.flows.ownership import Ownership, Renewals
 from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Op

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.node_table import RequestedChange
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.builders import node
 from tests.profile import IS_ALL, sampled

@@ -18,11 +18,12 @@ from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.node_table import RequestedChange, What, read_row
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.flows.staged.changes import own
 from glidemq_orchestrate.flows.staged.submit import advance_flow
 from glidemq_orchestrate.flows.submission import restart_flow, submit_flow

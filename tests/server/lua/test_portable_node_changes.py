@@ -14,8 +14,9 @@ import pytest
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
 from glidemq_orchestrate.flows import outcome
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.node_table import RequestedChange, What
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.submission import restart_flow

@@ -11,9 +11,10 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
 from glidemq_orchestrate.errors import FlowExpired
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.node_table import RequestedChange
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.flows.portable import advance, changes, reading, records, upkeep
 from glidemq_orchestrate.flows.portable.staging import relist
 from glidemq_orchestrate.flows.submission import restart_flow

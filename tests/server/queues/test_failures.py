@@ -17,8 +17,9 @@ from glidemq_orchestrate import (
     Unrecoverable,
 )
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, JobStateConflict
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.node_table import RequestedChange
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.queues.failure_groups import failed_nodes, flow_failures, group_of
 from tests.builders import flow, node

@@ -48,7 +48,8 @@ export function Node({ id, name }) {
   }, [name, node?.state]);
   if (!node) return <Pending source={source} title={name}><p><a href={flowLink(id)}>The flow</a></p></Pending>;
   const isOver = ENDED.includes(node.state);
-  const whole = (what) => url(["flows", id, "nodes", name, what]);
+  const what = node.element ? "element" : "node";
+  const whole = (part) => url(["flows", id, "nodes", name, part]);
   return (
     <>
       <header class="head">
@@ -57,12 +58,11 @@ export function Node({ id, name }) {
         {node.element && (
           <p>
             Element {number(node.element.index)} of the {number(node.element.of)} of <a href={nodeLink(id, node.element.array)}>{cut(node.element.array, 80)}</a>.
-            {" "}Elements run again with their array, or when the flow is retried.
           </p>
         )}
         <p class="buttons">
-          {!node.element && isOver && <Change {...{ id, name }} action="rerun" title="Run this node again" reload={source.reload} />}
-          {!node.element && !isOver && <Change {...{ id, name }} action="cancel" title="Cancel this node" reload={source.reload} isDanger />}
+          {isOver && <Change {...{ id, name }} action="rerun" title={`Run this ${what} again`} reload={source.reload} />}
+          {!isOver && <Change {...{ id, name }} action="cancel" title={`Cancel this ${what}`} reload={source.reload} isDanger />}
         </p>
       </header>
       <Problem error={source.error} />

@@ -470,18 +470,6 @@ def test_a_range_that_cannot_be_read_fails_alone(
     assert "DecodeError" in outcome.failed[0].reason
 
 
-def test_what_changes_nodes_names_the_array_of_an_element(flows: FlowProducer) -> None:
-    flow = flows.submit(flow_of(ArrayNode("a", over=range(5)), FlowNode("b")), flow_id="x")
-    for change in (flow.cancel_node, flow.skip_node, flow.rerun, lambda name: flow.complete_node(name, 1)):
-        with pytest.raises(
-            NodeNotFound, match=r"no node a\[3\]; elements of .* name the node a, or retry the flow"
-        ):
-            change("a[3]")
-        with pytest.raises(NodeNotFound, match=r"no node c\[3\]$"):
-            change("c[3]")
-    assert flow.node("a").state is JobState.ACTIVE
-
-
 def test_a_worker_counts_the_elements_that_it_has_taken(flows: FlowProducer, url: str) -> None:
     """``--max-jobs`` limits what a process may run, and a slice can have a hundred elements."""
     worker = Worker(url, queues=["etl"])

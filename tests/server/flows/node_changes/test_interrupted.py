@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
+from glidemq_orchestrate.flows.changes import change_nodes
 from glidemq_orchestrate.flows.node_table import RequestedChange
-from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.nodes import Selection
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
