@@ -274,7 +274,7 @@ MUTATIONS: Final = (
         "what has waited for others stays listed",
         "portable",
         (("redis.call('ZREM', waiting, parent_id)\n    return", "return"),),
-        seed=5_051,
+        seed=20_640,
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=835),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=20_010),
 )
