@@ -7,9 +7,14 @@ local function summary(a)
   return cjson.encode { elements = a.size, completed = a.completed, failed = a.failed, skipped = a.skipped }
 end
 
--- Writes the progress of an array, at most once a second.
+-- Whether all elements that have not ended run: the next one may end long after this one.
+local function is_last_round(a)
+  return a.next >= a.size and a.oldest >= a.run and redis.call('ZCARD', a.key .. ':again') == 0
+end
+
+-- Writes the progress of an array, at most once a second until its last elements run.
 function L.array_ends.tell(a, now)
-  if now - a.told >= TOLD or now < a.told then
+  if now - a.told >= TOLD or now < a.told or is_last_round(a) then
     redis.call('HSET', a.key, 'told', L.numbers.text(now))
     redis.call('HSET', a.prefix .. 'job:' .. a.id, 'progress', summary(a), 'lastActive', L.numbers.text(now))
     L.events.emit(a.prefix .. 'events', 'progress', a.id, 'data', summary(a))

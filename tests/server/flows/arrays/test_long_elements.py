@@ -114,6 +114,7 @@ def test_a_long_element_holds_no_other_up(
     run_worker(["etl"], work.handlers, concurrency=1)
     eventually(lambda: flow.array("a").counts().completed == SIZE - 1, 30)
     assert flow.array("a").counts().running == 1
+    assert flow.node("a").progress["completed"] == SIZE - 1
     work.go.set()
     assert flow.wait(timeout=30).state is FlowState.COMPLETED
     assert work.began == Counter(range(SIZE)), "each runs once"
