@@ -166,14 +166,17 @@ _ALIVE = "return now - last < threshold\n"
 
 _ACCEPTED = "if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then"
 _IN_TURN = "if tonumber(args[8]) + i - 9 == count + 1 then"
-_TAKEN = "local elements = L.positions.split(L.slices.remove(a, slice_id), L.slices.MAX)\n  local only"
+_TAKEN = (
+    "local elements = L.positions.split(L.positions.without(L.slices.remove(a, slice_id)), L.slices.MAX)\n"
+    "  local only"
+)
 _LEASED = (
     "local held = redis.call('HGET', r.prefix .. 'job:' .. slice_id, 'gmo:elements')\n"
     "  local elements = L.positions.split(held or '', L.slices.MAX)\n  local only"
 )
 _BACK = "    redis.call('ZADD', a.key .. ':again', text(r.now), L.positions.join(elements))\n"
 _ENDED = "a.completed, a.skipped = a.completed + #w.done,"
-_KEEPS = "if state == 'completed' then\n    L.array_keys.erase(prefix, job_id)"
+_KEEPS = "elseif is_anew or has_completed(a, state) then"
 _ROOM = "if a.running >= a.max_running then return nil end"
 _FORGOTTEN = "\n  L.rules.forget(ref, dependent)\n  local prefix"
 
@@ -227,7 +230,7 @@ DEFECTS: Final = (
     Defect("the end of an element of an array counts twice", "staged",
            ((_ENDED, _ENDED.replace("#w.done", "2 * #w.done")),), size=WITH_ARRAYS),
     Defect("a retry runs completed elements of an array again", "staged",
-           ((_KEEPS, _KEEPS.replace("state == 'completed'", "true")),), size=WITH_ARRAYS),
+           ((_KEEPS, "elseif true then"),), size=WITH_ARRAYS),
     Defect("more elements of an array run than may", "staged", ((_ROOM, ""),), size=WITH_ARRAYS),
     Defect("the children of a killed worker live on", "staged",
            patched=((Lifeline, "watch", _nothing),)),
