@@ -72,7 +72,7 @@ def test_one_that_was_begun_has_met_it(flows: FlowProducer, run_worker: RunWorke
         go.wait(20)
         return ctx.index
 
-    run_worker(["etl"], {"other": lambda ctx: 1})
+    run_worker(["etl"], {"other": lambda ctx: 1}, concurrency=1, prefetch=0)  # it cannot hold all of them
     flow = flows.submit(flow_of(as_jobs=as_jobs, queue_timeout=2), flow_id="x")
     time.sleep(0.5)  # until it was handed back
     run_worker(["etl"], {"a": work}, concurrency=1)
