@@ -11,9 +11,9 @@ STUBS := $(BIN)/python -m tests.stubs
 KEYS := $(BIN)/python -c 'from glidemq_orchestrate.wire.lifetimes import page; print(page(), end="")'
 # Used, declared and installed dependencies agree. Needs no network.
 DEPTRY := $(CURDIR)/$(BIN)/deptry --no-ansi
-# Two processes more than there are cores, as many tests wait for a server; each more costs 15 s of processor time.
+# Three processes more than there are cores, as many tests wait for a server; each more costs 15 s of processor time.
 # JOBS=0 runs them in one process.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 3)
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
