@@ -31,6 +31,10 @@ NOT_ON_A_CLUSTER: Final[Mapping[str, Sequence[str]]] = {
     "a cluster has one database": (
         "tests/server/clients/test_events.py::test_the_logs_of_two_databases_that_take_turns_stay_short",
     ),
+    "connections to one server are cut": (
+        "tests/server/flows/arrays/test_long_elements.py::test_a_lost_reply_to_an_early_report_changes_nothing",
+        "tests/server/flows/arrays/test_long_elements.py::test_the_end_of_a_kept_element_waits_for_the_early_report",
+    ),
     "a job and its parent in different slots": (
         "tests/server/queues/test_shards.py::test_a_child_in_another_queue_finds_its_parent_in_a_shard",
     ),
