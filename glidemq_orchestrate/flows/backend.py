@@ -160,8 +160,12 @@ class FlowBackend(Protocol):
         clock: Clock,
         *,
         strict: bool,
+        has_more: bool,
     ) -> Op[list[int]]:
-        """``change`` for elements of an array, all or none; returns their positions."""
+        """``change`` for elements of an array, all or none; returns their positions.
+
+        ``has_more``: another call of the same request follows, and the array does not end before it.
+        """
 
     def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
         """Add nodes, all or none. Returns the state afterwards."""

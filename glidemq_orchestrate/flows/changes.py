@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.elements import Array, array_of, ended_elements
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import RequestedChange, requests, some_rows
-from glidemq_orchestrate.flows.nodes import Selection, named_nodes, split_name
+from glidemq_orchestrate.flows.nodes import Selection, check_current, named_nodes, split_name
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask, ask_all, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -42,6 +42,7 @@ def change_nodes(ref: FlowRef, nodes: Selection, requested: RequestedChange, clo
     except NodeNotFound:
         elements = yield from _elements(ref, names)
         if not elements:
+            yield from check_current(ref)  # raises if the flow no longer exists
             raise
     return (yield from _change_elements(ref, names, elements, requested, clock))
 
@@ -106,15 +107,21 @@ def _change_elements(
     plain = [name for name in names if name not in named]
     arrays = yield from _arrays(ref, elements)
     per_call = backend.max_changes(len(requested.text))
-    calls = [(array, part) for array in arrays for part in parts(elements[array.node.name], per_call)]
+    calls = [
+        (name, indexes[at : at + per_call], at + per_call < len(indexes))
+        for name, indexes in elements.items()
+        for at in range(0, len(indexes), per_call)
+    ]
     is_single = len(calls) == 1 and not plain
+    _check_exist(arrays, elements)
     if not is_single:
         yield from named_nodes(ref, plain)
-        yield from _check_elements(arrays, elements, requested)
+        yield from _check_ended_elements(arrays, elements, requested)
     changed = (yield from _change(ref, plain, requested, clock, strict=True)) if plain else []
-    for array, part in calls:
-        name = array.node.name
-        found = yield from backend.change_elements(ref, name, part, requested, clock, strict=is_single)
+    for name, part, has_more in calls:
+        found = yield from backend.change_elements(
+            ref, name, part, requested, clock, strict=is_single, has_more=has_more
+        )
         changed += [f"{name}[{index}]" for index in found]
     return changed
 
@@ -130,17 +137,26 @@ def _arrays(ref: FlowRef, names: Iterable[str]) -> Op[list[Array]]:
     return found
 
 
-def _check_elements(arrays: Sequence[Array], elements: Elements, requested: RequestedChange) -> Op[None]:
-    """Check that all of these elements exist, and those to rerun have ended."""
+def _check_exist(arrays: Sequence[Array], elements: Elements) -> None:
+    for array in arrays:
+        name = array.node.name
+        if (last := max(elements[name])) >= array.size:
+            raise NodeNotFound(
+                f"array {name} has {array.size:,} elements, numbered from 0; there is no {name}[{last}]"
+            )
+
+
+def _check_ended_elements(
+    arrays: Sequence[Array], elements: Elements, requested: RequestedChange
+) -> Op[None]:
+    """Check that those of these elements that are to run again have ended."""
     for array in arrays:
         name, indexes = array.node.name, elements[array.node.name]
-        if (last := max(indexes)) >= array.size:
-            raise NodeNotFound(
-                f"array {name} has {array.size:,} elements, from 0; there is no {name}[{last}]"
-            )
         if requested.what not in RERUNS or array.node.state.is_terminal:
             continue
         ended = yield from ended_elements(array, indexes, requested.token)
         for index in indexes:
             if index not in ended:
-                raise NodeNotEnded(f"element {name}[{index}] has not ended")
+                raise NodeNotEnded(
+                    f"element {name}[{index}] has not ended. Fix: wait until it has, or cancel it first"
+                )

@@ -225,7 +225,7 @@ def read_item(array: Array, index: int) -> Op[Any]:
     """
     whole("index", index, 0, error=ConfigurationError)
     if index >= array.size:
-        raise NodeNotFound(f"array {array.node.name} has {array.size:,} elements, from 0")
+        raise NodeNotFound(f"array {array.node.name} has {array.size:,} elements, numbered from 0")
     if not (per := int(array.definition["per"])):
         return int(array.definition["start"]) + index * int(array.definition["step"])
     is_given = index < array.given
@@ -275,7 +275,9 @@ def element_status(ref: FlowRef, name: str) -> Op[NodeStatus]:
     array = yield from array_of(ref, split[0])
     index = split[1]
     if index >= array.size:
-        raise NodeNotFound(f"array {split[0]} of flow {ref.public_id} has {array.size:,} elements, from 0")
+        raise NodeNotFound(
+            f"array {split[0]} of flow {ref.public_id} has {array.size:,} elements, numbered from 0"
+        )
     key = array.key
     calls: list[Call[Any]] = [
         command("HMGET", key, "next", "run", decode=_numbers),
@@ -283,13 +285,14 @@ def element_status(ref: FlowRef, name: str) -> Op[NodeStatus]:
         command("SISMEMBER", f"{key}:skipped", index, decode=int),
         command("HGET", f"{key}:attempts", index, decode=number),
         command("SMEMBERS", f"{key}:slices", decode=list),
+        command("HGET", f"{key}:reasons", index, decode=lambda reply: reply),
     ]
-    (_, run), is_done, is_skipped, tried, slices = yield from ask_all(calls)
+    (_, run), is_done, is_skipped, tried, slices, why = yield from ask_all(calls)
     asking: list[Call[Any]] = [command("HGET", f"{key}:failed:{run}", index, decode=lambda reply: reply)]
     asking += [job_hash.get_some(array.queue, slice_id, _HELD, list) for slice_id in slices]
     reason, *held = yield from ask_all(asking)
     holder = next((token for held_by, token, ended in held if _has(held_by, ended, index)), None)
-    found = _Found(bool(is_done), bool(is_skipped), tried, reason, holder)
+    found = _Found(bool(is_done), bool(is_skipped), tried, why if is_skipped else reason, holder)
     for job_id in (yield from _element_jobs(array)):
         if job_id.startswith(f"{array.node.job_id}{{{index}."):
             state, made, token = yield from ask(job_hash.get_some(array.queue, job_id, _OF_JOB, list))

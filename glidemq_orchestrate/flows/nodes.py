@@ -111,6 +111,15 @@ def _rows(ref: FlowRef, names: Sequence[str]) -> Op[dict[str, str]]:
     return found
 
 
+def check_current(ref: FlowRef) -> Op[None]:
+    """Check that the flow still has its jobs.
+
+    Raises:
+        Superseded, FlowExpired: Another generation has begun, or the jobs no longer exist.
+    """
+    yield from _current(ref, ())
+
+
 def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
     """The replies to these calls, provided that the flow still has its jobs afterwards."""
     both: list[Call[Any]] = [*asking, record_marks(ref.home, ref.flow_id)]
@@ -243,7 +252,7 @@ def _check_text(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} must be str, got {described(value)}")
 
 
-_NAMED: Final = re.compile(r"(.+)\[(\d+)\]\Z", re.DOTALL)
+_NAMED: Final = re.compile(r"(.+)\[(0|[1-9][0-9]*)\]\Z", re.DOTALL)
 
 
 def split_name(name: str) -> tuple[str, int] | None:

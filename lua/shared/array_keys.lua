@@ -5,7 +5,7 @@ L.array_keys = M
 
 -- The ends of their names, without the items and the failed elements.
 local OF_ARRAY = { '', ':done', ':results', ':skipped', ':again', ':attempts', ':lost', ':appended', ':jobs',
-  ':ended', ':changes' }
+  ':ended', ':changes', ':reasons' }
 local MAX_RUNS = 1000
 
 -- Deletes what the runs of an array have left: its items stay.

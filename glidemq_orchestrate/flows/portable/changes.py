@@ -98,9 +98,10 @@ def change_elements(  # noqa: PLR0913  see ``FlowBackend.change_elements``
     clock: Clock,
     *,
     strict: bool,
+    has_more: bool,
 ) -> Op[list[int]]:
     """Refuse, since this path has no arrays."""
-    del indexes, requested, clock, strict
+    del indexes, requested, clock, strict, has_more
     yield from ()  # no call
     raise NodeNotFound(f"the flow {ref.public_id} has no array {array}")
 

@@ -95,16 +95,17 @@ def change_elements(  # noqa: PLR0913  see ``FlowBackend.change_elements``
     clock: Clock,
     *,
     strict: bool,
+    has_more: bool,
 ) -> Op[list[int]]:
     """Change elements of an array in one call; see ``FlowBackend.change_elements``."""
     if (yield from ask(has_grown(ref.home, ref.flow_id))):
         yield from _refuse_growers(ref, [array], follow=requested.what != "alone")
-    what, token = requested.what, requested.token
+    what, token, mode = requested.what, requested.token, "more" if has_more else int(strict)
     while True:
         call = function(
             "gmo_change_elements",
             [ref.home.flow(ref.flow_id)],
-            (clock.now_ms(), ref.flow_id, what, token, int(strict), array, requested.text, *indexes),
+            (clock.now_ms(), ref.flow_id, what, token, mode, array, requested.text, *indexes),
             _changed,
             repeatable=True,
         )

@@ -2,7 +2,8 @@
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   3 what: alone or follow (they run again; nodes that follow an array that has ended rerun
 --       only for follow), or completed, skipped or failed (how they end)   4 token of the request   5 1 if an element that
---       has not ended is an error when it is to run again; else it is ignored   6 name of the array node   7 the result
+--       has not ended is an error when it is to run again; else it is ignored; more: the same, and another call follows,
+--       before which the array does not end, for at most 10 s   6 name of the array node   7 the result
 --       as JSON, or the reason   8.. positions
 -- REPLY {state of the flow, or busy: it has open work for gmo_advance_flow, and nothing was changed; then the positions
 --       that this request has changed, now or before, if no later one has changed them}. Elements that already have the
@@ -42,15 +43,16 @@ local function plan(a, args)
   for at = 8, #args do
     local element = tonumber(args[at])
     if element >= a.size then
-      return nil, redis.error_reply('GMO_NODE_NOT_FOUND array ' .. name .. ' has ' .. text(a.size) .. ' elements, from 0')
+      return nil, redis.error_reply('GMO_NODE_NOT_FOUND array ' .. name .. ' has ' .. text(a.size) .. ' elements, numbered from 0')
     end
     local is_done = redis.call('HGET', a.key .. ':changed', args[at]) == token
     local starts = RERUNS[what] and not a.is_open -- it runs when the array opens, even if it has no end
-    if not is_done and (starts or L.element_changes.changes(a, element, action, args[7])) then
+    local stays = what == 'failed' and not a.is_open -- it ended with its array
+    if not is_done and not stays and (starts or L.element_changes.changes(a, element, action, args[7])) then
       changes[#changes + 1] = { element, action, args[7] }
       is_done = true
     elseif not is_done and RERUNS[what] and args[5] == '1' then
-      return nil, redis.error_reply('GMO_NODE_NOT_ENDED element ' .. name .. '[' .. args[at] .. '] has not ended')
+      return nil, redis.error_reply('GMO_NODE_NOT_ENDED element ' .. name .. '[' .. args[at] .. '] has not ended. Fix: wait until it has, or cancel it first')
     end
     if is_done then changed[#changed + 1] = args[at] end
   end
@@ -58,8 +60,10 @@ local function plan(a, args)
 end
 
 -- Makes the changes of an open array, which goes on or ends.
-local function change_now(a, changes, now)
-  local have_ended = L.element_changes.apply(a, changes, now)
+local function change_now(a, changes, now, has_more)
+  local had_hold = a.holds > 0
+  L.element_changes.hold(a, now, has_more)
+  local have_ended = L.element_changes.apply(a, changes, now) or had_hold
   if not redis.call('ZSCORE', a.prefix .. 'gmo:arrays', a.id) then
     return -- its dependencies have not ended
   elseif not have_ended or not L.element_changes.end_if_done(a, now) then
@@ -84,12 +88,13 @@ local function change_elements(keys, args)
     return problem or changed
   end
   for _, change in ipairs(changes) do redis.call('HSET', a.key .. ':changed', text(change[1]), args[4]) end
-  if #changes == 0 then
-    return { redis.call('HGET', key, 'state'), unpack(changed) }
-  elseif a.is_open then
-    change_now(a, changes, now)
+  if a.is_open and (#changes > 0 or a.holds > 0) then
+    change_now(a, changes, now, args[5] == 'more')
+  end
+  if a.is_open or #changes == 0 then
     return { redis.call('HGET', key, 'state'), unpack(changed) }
   end
+  L.element_changes.hold(a, now, args[5] == 'more')
   L.element_changes.note(a, changes)
   redis.call('SADD', key .. ':again', (args[3] == 'alone' and 'alone' or 'follow') .. '\n' .. a.ref)
   return { L.begin_again.start(key, args[2], 'again', now), unpack(changed) }

@@ -42,6 +42,9 @@ end
 -- Whether the array has ended, after elements of it have; then its node is settled. Adds ids of flows that need
 -- gmo_advance_flow.
 function L.array_ends.end_if_done(x, a)
+  if a.holds > x.now then
+    return false
+  end
   local has_too_many = a.max_failed >= 0 and a.failed > a.max_failed
   if not has_too_many and a.completed + a.failed + a.skipped < a.size then
     return false

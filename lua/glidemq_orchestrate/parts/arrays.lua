@@ -10,7 +10,8 @@
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
 --                                         (when its progress was last written), run (how often it was opened again),
 --                                         oldest (the first of the runs whose failed elements wait to run again), anew
---                                         (all of its elements run when it opens again), appended (how many elements were added by others), begun (one has ended)
+--                                         (all of its elements run when it opens again), holds
+--                                         (until when it does not end, as a request changes more of its elements), appended (how many elements were added by others), begun (one has ended)
 --   <prefix>gmo:array:<job id>:items      hash: number of a chunk -> its items, a line of JSON each
 --   <prefix>gmo:array:<job id>:appended   hash: element that another has added -> its item
 --   <prefix>gmo:array:<job id>:done       bitmap: completed elements
@@ -36,11 +37,11 @@ function L.arrays.read(prefix, job_id)
   end
   local key, of = prefix .. 'gmo:array:' .. job_id, cjson.decode(text)
   local v = redis.call('HMGET', key, 'next', 'completed', 'failed', 'skipped', 'running', 'run', 'oldest', 'opened', 'told',
-    'appended', 'ended')
+    'appended', 'ended', 'holds')
   return { prefix = prefix, id = job_id, key = key, given = of.size, size = of.size + int(v[10], 0), per = of.per, max_running = of.running,
     jobs = int(of.jobs, 0), is_keyed = of.keyed, range = of.start and L.numbers.text(of.start) .. ' ' .. L.numbers.text(of.step) or '', max_failed = of.failed,
     next = int(v[1], 0), completed = int(v[2], 0), failed = int(v[3], 0), skipped = int(v[4], 0),
-    running = int(v[5], 0), run = int(v[6], 0), oldest = int(v[7], 0), opened = int(v[8], 0), told = int(v[9], 0), ended = int(v[11], 0) }
+    running = int(v[5], 0), run = int(v[6], 0), oldest = int(v[7], 0), opened = int(v[8], 0), told = int(v[9], 0), ended = int(v[11], 0), holds = int(v[12], 0) }
 end
 
 -- From when on a slice can be leased.
@@ -94,7 +95,9 @@ end
 -- some have not ended, another client has removed them, and the node fails. look(job id) looks for the job of an element.
 function L.arrays.ensure(prefix, job_id, now, look)
   local a = L.arrays.read(prefix, job_id)
-  if a.jobs > 0 then
+  if L.element_changes.end_held(a, now) then
+    return
+  elseif a.jobs > 0 then
     return L.element_jobs.ensure(a, now, look)
   end
   for _, slice_id in ipairs(redis.call('SMEMBERS', a.key .. ':slices')) do
@@ -145,6 +148,9 @@ function L.arrays.reopen(prefix, job_id, state, now)
   end
   L.arrays.close(prefix, job_id, now)
   redis.call('HDEL', a.key, 'begun')
+  if redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:given') == 1 then -- it ends by hand; its elements keep their ends
+    return
+  end
   local is_anew = redis.call('HEXISTS', a.key, 'anew') == 1
   if not is_anew and L.element_changes.apply_noted(a, now) then
     return

@@ -4,11 +4,12 @@
 --                                        The field `ended` of the array has their number
 --   <prefix>gmo:array:<job id>:changes   list: changes of an array that has ended, made when it opens again:
 --                                        "<what> <element> <text>"
+--   <prefix>gmo:array:<job id>:reasons   hash: element that was skipped by hand -> the reason
 --   <prefix>gmo:array:<job id>:changed   hash: element -> token of the last request that changed it
 -- What: `completed` (text: its result as JSON), `skipped`, `failed` (its reason), or `again`.
 L.element_changes = {}
 local text = L.numbers.text
-local NO_RESULT = 'null'
+local NO_RESULT, HOLD = 'null', 10000
 
 -- How an element has ended, and its result or reason; nil if it has not.
 function L.element_changes.end_of(a, element)
@@ -16,7 +17,7 @@ function L.element_changes.end_of(a, element)
   if redis.call('GETBIT', a.key .. ':done', position) == 1 then
     return 'completed', redis.call('HGET', a.key .. ':results', position) or NO_RESULT
   elseif redis.call('SISMEMBER', a.key .. ':skipped', position) == 1 then
-    return 'skipped', ''
+    return 'skipped', redis.call('HGET', a.key .. ':reasons', position) or ''
   end
   local reason = redis.call('HGET', a.key .. ':failed:' .. a.run, position)
   if reason then
@@ -74,6 +75,7 @@ local function undo(a, element, was)
     redis.call('HDEL', a.key .. ':results', position)
   elseif was == 'skipped' then
     redis.call('SREM', a.key .. ':skipped', position)
+    redis.call('HDEL', a.key .. ':reasons', position)
   else
     redis.call('HDEL', a.key .. ':failed:' .. a.run, position)
   end
@@ -100,6 +102,7 @@ local function set_end(a, element, what, value)
     redis.call('HDEL', a.key .. ':attempts', position)
   elseif what == 'skipped' then
     redis.call('SADD', a.key .. ':skipped', position)
+    redis.call('HSET', a.key .. ':reasons', position, value)
   else
     redis.call('HSET', a.key .. ':failed:' .. a.run, position, value)
   end
@@ -153,6 +156,26 @@ function L.element_changes.apply_noted(a, now)
   redis.call('UNLINK', a.key .. ':changes')
   L.element_changes.apply(a, changes, now)
   return true
+end
+
+-- Holds the end of an array back while a request changes more of its elements, or lets it end.
+function L.element_changes.hold(a, now, has_more)
+  if has_more then
+    a.holds = now + HOLD
+    redis.call('HSET', a.key, 'holds', text(a.holds))
+  elseif a.holds > 0 then
+    a.holds = 0
+    redis.call('HDEL', a.key, 'holds')
+  end
+end
+
+-- Ends an open array whose end was held back by a client that has died since.
+function L.element_changes.end_held(a, now)
+  if a.holds == 0 or a.holds > now then
+    return false
+  end
+  L.element_changes.hold(a, now, false)
+  return L.element_changes.end_if_done(a, now)
 end
 
 -- Ends an open array if all of its elements have ended, or too many have failed; by a change, not by the report of a worker.

@@ -22,6 +22,7 @@ local function create(a, v, element, now)
   local job_id, name, position = a.id .. '{' .. text(element) .. '.' .. number .. '}', v[1] or '', text(element)
   local item = L.slice_items.one(a, element)
   local opts, reason = L.element_job_data.options(a, v[3] or '{}', item)
+  redis.call('UNLINK', a.prefix .. 'job:' .. job_id) -- the mark of an earlier flow of this id, which is about to expire
   redis.call('HSET', a.prefix .. 'job:' .. job_id, 'id', job_id, 'name', name, 'data', L.element_job_data.data(v[2], item), 'opts',
     opts or '{}', 'timestamp', text(now), 'attemptsMade', '0', 'delay', text(math.max(a.opened - now, 0)), 'priority',
     v[4] or '0', 'maxAttempts', v[5] or '0', 'gmo:element', a.id, 'gmo:elements', position)

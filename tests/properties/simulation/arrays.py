@@ -40,16 +40,15 @@ def draw_arrays(choices: Choices, plan: Plan) -> Plan:
     if plan.path == "portable" or has_changes or plan.spec.queue_timeout or not choices.chance(0.35):
         return plan
     nodes = [_perhaps_array(choices, node) for node in plan.spec.nodes]
-    steps = sorted([*plan.steps, *_draw_changes(choices, nodes, has_deadline=plan.spec.deadline is not None)])
+    has_limits = plan.spec.deadline is not None or any(node.queue_timeout for node in nodes)
+    steps = sorted([*plan.steps, *_draw_changes(choices, nodes, has_limits=has_limits)])
     return replace(plan, spec=replace(plan.spec, nodes=nodes), steps=tuple(steps))
 
 
-def _draw_changes(
-    choices: Choices, nodes: Sequence[FlowNode], *, has_deadline: bool
-) -> list[tuple[int, str]]:
+def _draw_changes(choices: Choices, nodes: Sequence[FlowNode], *, has_limits: bool) -> list[tuple[int, str]]:
     """What users do with single elements."""
     arrays = [node for node in nodes if isinstance(node, ArrayNode)]
-    if not arrays or has_deadline or not choices.chance(0.4):
+    if not arrays or has_limits or not choices.chance(0.4):
         return []
     changes = list[tuple[int, str]]()
     for _ in range(choices.between(1, 3)):
@@ -258,7 +257,7 @@ class Elements:
         """Whether an array has ended, perhaps before the last call."""
         queue, array_id = self.ledger.job_of(name)
         number = self.ledger.client.hget(QueueKeys(PREFIX, queue).job(array_id), "gmo:round") or ""
-        return self.settled.get(array_id, number) != number or self.ledger.end_of(name) is not None
+        return self.settled.get(array_id, "") != number or self.ledger.end_of(name) is not None
 
     def forget(self, array_ids: Sequence[str]) -> None:
         """All elements of these arrays run again, as they follow another node that does."""

@@ -24,6 +24,7 @@ from glidemq_orchestrate.errors import FlowEnded, NodeNotEnded, NodeNotFound, No
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
 
 BOTH = pytest.mark.parametrize("as_jobs", [False, True], ids=["slices", "jobs"])
 SIZE = 6
@@ -77,6 +78,7 @@ def test_elements_that_nobody_has_run_end_by_hand(
     assert flow.complete_node("a[5]", {"by": "hand"}) == ["a[5]"]
     assert flow.complete_node("a[5]", {"by": "hand"}) == [], "it has this result"
     assert states(flow) == "fwsswc"
+    assert flow.node("a[2]").reason == "empty"
     run_worker(["etl"], calls.handlers)
     outcome = flow.wait(timeout=30)
     assert calls.counts == {1: 1, 4: 1}
@@ -323,7 +325,7 @@ def test_what_is_not_there_is_refused_and_nothing_changes(
 ) -> None:
     flow = flows.submit(flow_of(), flow_id="x")
     for change in (flow.cancel_node, flow.skip_node, flow.rerun, lambda name: flow.complete_node(name, 1)):
-        with pytest.raises(NodeNotFound, match=r"array a has 6 elements, from 0"):
+        with pytest.raises(NodeNotFound, match=r"array a has 6 elements, numbered from 0"):
             change("a[6]")
         with pytest.raises(NodeNotFound, match=r"no node b\[3\]"):
             change("b[3]")
@@ -331,6 +333,12 @@ def test_what_is_not_there_is_refused_and_nothing_changes(
             change("report[3]")
     with pytest.raises(NodeNotEnded, match=r"element a\[3\] has not ended"):
         flow.rerun("a[3]")
+    for name in ("a[01]", "a[\uff11]", "a[-1]"):
+        for read in (flow.node, flow.skip_node):
+            with pytest.raises(NodeNotFound, match="has no node a"):
+                read(name)
+    with pytest.raises(NodeNotFound, match="array a has 6 elements, numbered from 0"):
+        flow.skip_node(f"a[{10**20}]")
     for names in (["a[1]", "a[6]"], ["a[1]", "nobody"], ["report", "a[6]"]):
         with pytest.raises(NodeNotFound):
             flow.skip_node(nodes=names)
@@ -374,3 +382,67 @@ def test_an_end_by_hand_outlasts_a_skip_because_of_others(
     flow.retry_failed()
     flow.result(timeout=30)
     assert flow.node("a").progress == summary(6, 5, skipped=1)
+
+
+def test_what_follows_runs_once_more_however_many_elements_change(
+    flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    calls = Calls()
+    flow = flows.submit(flow_of(over=range(300)), flow_id="x")
+    run_worker(["etl"], calls.handlers)
+    flow.wait(timeout=30)
+    flow.skip_node(nodes=[f"a[{at}]" for at in range(299)])
+    assert flow.result(timeout=30)["report"] == summary(300, 1, skipped=299)
+    flow.rerun(nodes=[f"a[{at}]" for at in range(250)])
+    assert flow.result(timeout=30)["report"] == summary(300, 251, skipped=49)
+    assert calls.reports == [summary(300, 300), summary(300, 1, skipped=299), summary(300, 251, skipped=49)]
+
+
+def test_a_client_that_dies_between_its_calls_leaves_an_array_that_ends(
+    flows: FlowProducer, run_worker: RunWorker, hand: Hand
+) -> None:
+    calls = Calls()
+    flow = flows.submit(flow_of(over=range(200)), flow_id="x")
+    run_worker(["etl"], calls.handlers)
+    flow.wait(timeout=30)
+    names = [f"a[{at}]" for at in range(200)]
+    changing = flow._operations.skip_node(nodes=names)
+    sent = hand.run_until(changing, 12)
+    assert sent == 12
+    assert 0 < flow.array("a").counts().skipped < 200
+    outcome = flow.wait(timeout=60)
+    assert outcome.state is FlowState.COMPLETED
+    assert outcome.results["report"]["skipped"] == flow.array("a").counts().skipped
+    assert flow.skip_node(nodes=names)
+    flow.wait(timeout=60)
+    assert flow.array("a").counts().skipped == 200
+
+
+@BOTH
+def test_an_array_that_was_ended_by_hand_keeps_the_ends_of_its_elements(
+    flows: FlowProducer, run_worker: RunWorker, *, as_jobs: bool
+) -> None:
+    calls = Calls()
+    flow = flows.submit(flow_of(as_jobs=as_jobs), flow_id="x")
+    run_worker(["etl"], calls.handlers)
+    flow.wait(timeout=30)
+    flow.complete_node("a", {"my": 1})
+    assert flow.result(timeout=30)["report"] == {"my": 1}
+    assert states(flow) == "cccccc"
+    assert flow.complete_node("a[5]", 7) == ["a[5]"]
+    assert flow.result(timeout=30)["report"] == summary(6, 6)
+    assert flow.array("a").results() == {at: [at, 1] for at in range(5)} | {5: 7}
+    assert calls.counts == Counter(range(SIZE))
+
+
+def test_an_element_of_an_array_that_did_not_run_is_not_cancelled(
+    flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    calls = Calls()
+    flow = flows.submit(flow_of(after=["first"]), flow_id="x")
+    flow.skip_node("first")
+    run_worker(["etl"], calls.handlers)
+    flow.wait(timeout=30)
+    assert flow.node("a").state is JobState.SKIPPED
+    assert flow.cancel_node("a[1]") == []
+    assert flow.node("a").state is JobState.SKIPPED
