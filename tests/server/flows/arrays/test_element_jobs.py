@@ -329,6 +329,19 @@ def test_a_cancelled_flow_takes_the_jobs_of_its_elements_back(
     assert redis_client.xlen("glide:{q}:stream") == 0
 
 
+def test_the_mark_of_an_earlier_flow_of_the_same_id_does_not_stop_an_element(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    """It was left for a Node worker that ran the job when that flow was cancelled, and expires."""
+    earlier = "glide:{q}:job:x~part{0.1}"
+    redis_client.hset(earlier, "revoked", "1")
+    redis_client.pexpire(earlier, 600_000)
+    handle = flows.submit(flow_of(), flow_id="x")
+    assert redis_client.ttl(earlier) == -1
+    run_worker(["q"], {"work": lambda ctx: ctx.index, "after": after})
+    assert handle.result(timeout=30)["after"] == summary(5, 5)
+
+
 def test_the_failed_elements_alone_run_again(flows: FlowProducer, run_worker: RunWorker) -> None:
     calls, is_broken = Counter[int | None](), threading.Event()
     is_broken.set()
