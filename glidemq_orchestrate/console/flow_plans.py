@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -20,6 +20,7 @@ from glidemq_orchestrate.foundation.texts import counted
 router = APIRouter(dependencies=[Depends(check_signed_in), Depends(check_flow)])
 MAX_NAMED: Final = 5
 _ENDED: Final = frozenset("csfF")
+_GOES_ON: Final = " The flow, which has ended, runs again."
 
 
 @router.get("/flows/{flow_id}/plan")
@@ -73,14 +74,20 @@ async def group_plan(
         else ""
     )
     keep = f"{kept:,} completed {'node keeps its result' if kept == 1 else 'nodes keep their results'}."
-    goes_on = " The flow, which has ended, runs again." if view.status.state.is_terminal else ""
+    goes_on = _GOES_ON if view.status.state.is_terminal else ""
     return {"text": f"{text}.{stays} {keep}{goes_on}", "nodes": len(some) + len(again)}
+
+
+def _begun(snapshot: Snapshot, nodes: Iterable[int]) -> list[int]:
+    """Those of the nodes that have ended or run."""
+    letters = snapshot.letters
+    return [one for one in nodes if letters[one] in _ENDED or letters[one] == "a"]
 
 
 def _with_followers(snapshot: Snapshot, some: Sequence[int]) -> tuple[list[int], list[int]]:
     """The nodes that run again because these do, and those of them that also follow other failed nodes."""
     letters = snapshot.letters
-    again = [one for one in snapshot.following(*some) if letters[one] in _ENDED or letters[one] == "a"]
+    again = _begun(snapshot, snapshot.following(*some))
     rerun = {*some, *again}
     others = [at for at, letter in enumerate(letters) if letter == "F" and at not in rerun]
     return again, [one for one in snapshot.following(*others) if one in rerun]
@@ -99,7 +106,7 @@ async def node_plan(
     letters = snapshot.letters
     if action == "cancel":
         return _cancels(snapshot, at, [one for one in following if letters[one] not in _ENDED])
-    again = [one for one in following if letters[one] in _ENDED or letters[one] == "a"]
+    again = _begun(snapshot, following)
     kept = sum(letter == "c" for letter in letters) - sum(letters[one] == "c" for one in (at, *again))
     text = f"Runs {name} again"
     if again:
@@ -107,7 +114,7 @@ async def node_plan(
     stops = "Those of them that run are stopped. " if any(letters[one] == "a" for one in again) else ""
     results = "Their results are removed. " if again else "Its result is removed. "
     keep = "node keeps its result" if kept == 1 else "nodes keep their results"
-    goes_on = " The flow, which has ended, runs again." if view.status.state.is_terminal else ""
+    goes_on = _GOES_ON if view.status.state.is_terminal else ""
     return {
         "text": f"{text}. {stops}{results}{kept:,} other completed {keep}.{goes_on}",
         "nodes": 1 + len(again),
@@ -126,14 +133,13 @@ async def _element_plan(view: FlowView, name: str, action: str) -> dict[str, Any
     text = f"Runs {name} again, whose result is removed. The other elements of {split[0]} keep their ends."
     if snapshot.letters[at] not in _ENDED:
         return {"text": text, "nodes": 1}
-    following = await asyncio.to_thread(snapshot.following, at)
-    again = [one for one in following if snapshot.letters[one] in _ENDED or snapshot.letters[one] == "a"]
+    again = _begun(snapshot, await asyncio.to_thread(snapshot.following, at))
     if again:
         text += (
             f" {_counted(again)} after it that began or ended {_run(again)} again: {_named(snapshot, again)}."
         )
     if view.status.state.is_terminal:
-        text += " The flow, which has ended, runs again."
+        text += _GOES_ON
     return {"text": text, "nodes": 1 + len(again)}
 
 

@@ -29,5 +29,8 @@ function M.forget(prefix, job_id, with_items)
     return
   end
   M.erase(prefix, job_id)
-  if with_items then redis.call('UNLINK', prefix .. 'gmo:array:' .. job_id .. ':items', prefix .. 'gmo:array:' .. job_id .. ':changed') end
+  if with_items then
+    local key = prefix .. 'gmo:array:' .. job_id
+    redis.call('UNLINK', key .. ':items', key .. ':changed')
+  end
 end

@@ -2,9 +2,9 @@
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   3 what: alone or follow (they run again; nodes that follow an array that has ended rerun
 --       only for follow), or completed, skipped or failed (how they end)   4 token of the request   5 1 if an element that
---       has not ended is an error when it is to run again; else it is ignored; more: the same, and another call follows,
---       before which the array does not end, for at most 10 s   6 name of the array node   7 the result
---       as JSON, or the reason   8.. positions
+--       has not ended is an error when it is to run again; else it is ignored. more: it is ignored, and the array does
+--       not end before the next call of this request, for at most 10 s   6 name of the array node   7 the result as JSON,
+--       or the reason   8.. positions
 -- REPLY {state of the flow, or busy: it has open work for gmo_advance_flow, and nothing was changed; then the positions
 --       that this request has changed, now or before, if no later one has changed them}. Elements that already have the
 --       requested end are not changed: failed ones, skipped ones, those with the same result.
@@ -18,7 +18,7 @@
 local RERUNS = { alone = true, follow = true }
 local text = L.numbers.text
 
--- The array of this name with the fields ref, is_open and is_removed; or nil and an error reply.
+-- The array of this name with the fields ref and is_open; or nil and an error reply.
 local function find(key, name)
   local row = redis.call('HGET', key .. ':nodes', name)
   local queue, job_id

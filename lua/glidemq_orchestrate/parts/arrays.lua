@@ -10,8 +10,9 @@
 --                                         failed, skipped, running, leases (how many slices there were), epoch, told
 --                                         (when its progress was last written), run (how often it was opened again),
 --                                         oldest (the first of the runs whose failed elements wait to run again), anew
---                                         (all of its elements run when it opens again), holds
---                                         (until when it does not end, as a request changes more of its elements), appended (how many elements were added by others), begun (one has ended)
+--                                         (all of its elements run when it opens again), holds (until when it does not
+--                                         end, as a request changes more of its elements), appended (how many elements
+--                                         were added by others), begun (one has ended)
 --   <prefix>gmo:array:<job id>:items      hash: number of a chunk -> its items, a line of JSON each
 --   <prefix>gmo:array:<job id>:appended   hash: element that another has added -> its item
 --   <prefix>gmo:array:<job id>:done       bitmap: completed elements

@@ -108,15 +108,15 @@ local function set_end(a, element, what, value)
   end
 end
 
--- Whether a change would change an element; one that has failed, or was skipped, keeps its reason.
+-- Whether a change would change an element, and how that has ended; one that has failed, or was skipped, keeps its reason.
 function L.element_changes.changes(a, element, what, value)
   local was, old = L.element_changes.end_of(a, element)
   if what == 'again' then
-    return was ~= nil
+    return was ~= nil, was
   elseif what == 'failed' then
-    return was == nil
+    return was == nil, was
   end
-  return was ~= what or (what == 'completed' and old ~= value)
+  return was ~= what or (what == 'completed' and old ~= value), was
 end
 
 -- Changes elements: a list of {element, what, value}. Returns whether some have ended by that; the array does not end here.
@@ -124,8 +124,8 @@ function L.element_changes.apply(a, changes, now)
   local have_ended = false
   for _, change in ipairs(changes) do
     local element, what, value = unpack(change)
-    if L.element_changes.changes(a, element, what, value) then
-      local was = L.element_changes.end_of(a, element)
+    local is_change, was = L.element_changes.changes(a, element, what, value)
+    if is_change then
       if was then undo(a, element, was) else withdraw(a, element, now) end
       if what == 'again' then list_again(a, element, now) else set_end(a, element, what, value) end
       have_ended = have_ended or what ~= 'again'

@@ -1,7 +1,8 @@
 -- slices: elements of an array that a worker runs under one lease. A slice is an active job of its own, with the id
 -- "<job id of the array>{<number>}" and the fields gmo:slice (job id of the array) and gmo:elements, a text like
--- "0-63" or "3,7-9"; it is listed in <prefix>gmo:list-held. gmo:ended: those of them that were ended by hand. One outcome ends it, see outcome.lua: a line for each of
--- its first elements, in order; the others are given back. Lines:
+-- "0-63" or "3,7-9"; it is listed in <prefix>gmo:list-held. The field gmo:ended has those of them that were
+-- ended by hand. One outcome ends it, see outcome.lua: a line for each of its first elements, in order; the others are
+-- given back. Lines:
 --   d<result JSON, '' = null>   s<reason>   l<ms since the epoch> (run it later)
 --   a<item JSON>   after a line `d`: that element adds one with this item at the end of its array
 --   k   last: the next element goes on under this lease, and only those after it are given back; see kept_elements.lua
