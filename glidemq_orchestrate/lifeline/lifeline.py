@@ -158,19 +158,39 @@ os.register_at_fork(
 )
 
 
+_changing = threading.Lock()
+_values: dict[str, list[str | None]] = {}
+"""The values of the variables that are set now, each after the one that it replaced."""
+
+os.register_at_fork(
+    before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
+)
+
+
 @contextmanager
 def patched(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables in the block and restore the old ones after it.
+    """Set these variables in the block and restore the old ones after it, even if threads overlap.
 
     A process that another thread starts during the block inherits them too.
     """
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    with _changing:
+        for name, value in variables.items():
+            _values.setdefault(name, [os.environ.get(name)]).append(value)
+            os.environ[name] = value
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        with _changing:
+            for name, value in variables.items():
+                values = _values[name]
+                del values[len(values) - 1 - values[::-1].index(value)]
+                _set(name, values[-1])
+                if len(values) == 1:
+                    del _values[name]
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
