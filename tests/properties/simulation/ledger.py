@@ -207,9 +207,9 @@ class ServerLedger:
         if request in self.changes or not (changed := [name for name in names if name in reply[1:]]):
             return
         self.changes[request] = what
-        self._is_retried_again()  # it had ended
+        all_had_ended = self._is_retried_again()  # also those that did not run
         self._begin_round(int(words[4]))
-        had_ended = [name for name in changed if self.accepted(name) is not None]
+        had_ended = [name for name in changed if all_had_ended or self.accepted(name) is not None]
         self._changed_now(what, changed, str(words[10]))
         for name in set(names) - set(changed) if what == "skipped" else ():
             self._stays_skipped(name, had_ended, str(words[10]))
