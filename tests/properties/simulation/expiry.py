@@ -99,8 +99,10 @@ class Expiry:
         return self.client.hget(self.record, "expired_at") is not None
 
     def is_over(self) -> bool:
-        """Whether only the tombstone is left, and that ends by itself."""
-        is_listed = bool(self.client.zcard(self.ref.home.key("gmo:portable:expiring")))
+        """Whether only the tombstone is left, and that ends by itself, and the sweep has nothing to do."""
+        home = self.ref.home
+        lists = (home.key("gmo:portable:expiring"), home.key("gmo:portable:leaving"))
+        is_listed = any(self.client.zcard(one) for one in lists)
         return self.is_expired and self.scheduler.store.ends_by_itself(self.record) and not is_listed
 
     def tombstone_problems(self) -> Iterator[str]:
