@@ -95,9 +95,7 @@ class Stub:
         elif twin.endswith("_into"):
             returned = ast.unparse(call.args[1])
         else:
-            returned = returned.removeprefix("Op[")[:-1]
-            if twin.endswith("_twice"):
-                returned = returned.removeprefix("Op[")[:-1]
+            returned = returned.partition("[")[2][:-1]  # of Op or Once
         bare = _bodiless(found)
         make = ast.AsyncFunctionDef if twin.startswith("awaited") else ast.FunctionDef
         return make(name, bare.args, bare.body, [], ast.parse(returned, mode="eval").body)

@@ -233,15 +233,19 @@ def help_along(area: Area) -> Op[None]:
 
 
 def wait(
-    area: Area, waiting: Callable[[int | None], Op[FlowOutcome]], timeout_ms: int | None
+    area: Area,
+    waiting: Callable[[int | None], Op[FlowOutcome]],
+    timeout_ms: int | None,
+    deadline: int | None,
 ) -> Op[FlowOutcome]:
     """Wait for a flow in parts, and supervise its queues in between.
+
+    ``deadline``: when ``timeout_ms`` ends, in monotonic ms.
 
     Raises:
         WaitTimeout: The flow has not ended in time.
     """
     clock = area.clock
-    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     while True:
         part = max(area.rest_ms, area.min_ms)
         if deadline is not None:

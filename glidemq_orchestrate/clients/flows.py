@@ -11,8 +11,10 @@ from glidemq_orchestrate.clients.operations.producer import ProducerOperations
 from glidemq_orchestrate.clients.twins import (
     awaited,
     awaited_into,
+    awaited_through,
     blocking,
     blocking_into,
+    blocking_through,
     streamed,
     streamed_async,
     with_operations,
@@ -97,12 +99,12 @@ class Flow:
     logs = blocking(FlowOperations.logs)
     node_history = blocking(FlowOperations.node_history)
     outcome = blocking(FlowOperations.outcome)
-    wait = blocking(FlowOperations.wait, finally_=FlowOperations.resign)
+    wait = blocking_through(FlowOperations.wait, FlowOperations.outage)
     supervise = blocking(FlowOperations.supervise)
     is_supervised = blocking(FlowOperations.is_supervised)
-    watch = streamed(FlowOperations.watch)
+    watch = streamed(FlowOperations.watch, survives=FlowOperations.outage)
     watch_batches = streamed(FlowOperations.watch_batches)
-    result = blocking(FlowOperations.result, finally_=FlowOperations.resign)
+    result = blocking_through(FlowOperations.result, FlowOperations.outage)
     owners = blocking(FlowOperations.owners)
     history = blocking(FlowOperations.history)
 
@@ -162,12 +164,12 @@ class AsyncFlow:
     logs = awaited(FlowOperations.logs)
     node_history = awaited(FlowOperations.node_history)
     outcome = awaited(FlowOperations.outcome)
-    wait = awaited(FlowOperations.wait, finally_=FlowOperations.resign)
+    wait = awaited_through(FlowOperations.wait, FlowOperations.outage)
     supervise = awaited(FlowOperations.supervise)
     is_supervised = awaited(FlowOperations.is_supervised)
-    watch = streamed_async(FlowOperations.watch)
+    watch = streamed_async(FlowOperations.watch, survives=FlowOperations.outage)
     watch_batches = streamed_async(FlowOperations.watch_batches)
-    result = awaited(FlowOperations.result, finally_=FlowOperations.resign)
+    result = awaited_through(FlowOperations.result, FlowOperations.outage)
     owners = awaited(FlowOperations.owners)
     history = awaited(FlowOperations.history)
 

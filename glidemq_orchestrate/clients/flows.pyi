@@ -285,12 +285,15 @@ class Flow:
     def wait(self, *, timeout: Duration | None = None) -> FlowOutcome:
         """Wait until the flow has ended, in any state; ``outcome.status`` has the state.
 
+        Survives outages of the server, such as a failover, and logs those of over a second.
+
         Args:
             timeout: The max time to wait, to the millisecond; None: no limit. The flow continues after a
                 timeout.
 
         Raises:
             WaitTimeout: The flow has not ended in time.
+            TransportError: The server was unreachable at the end of the time.
         """
 
     def supervise(self) -> None:
@@ -318,6 +321,8 @@ class Flow:
         that were trimmed unread cause no missed change. A node that was rerun or ended manually is a
         difference even if its state is the same.
 
+        Survives outages of the server, such as a failover, and logs those of over a second.
+
         Args:
             after: Continue after the ``position`` of a change, possibly one read by another process: yields
                 only later differences and the end. After the position of a ``FlowChange``, yields nothing
@@ -329,6 +334,7 @@ class Flow:
                 raised during iteration.
             WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
             FlowNotFound, FlowExpired: The flow no longer exists.
+            TransportError: The server was unreachable at the end of the time.
         """
 
     def watch_batches(
@@ -346,16 +352,20 @@ class Flow:
 
         Raises:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
+            TransportError: The server is unreachable; watch again after the last position.
         """
 
     def result(self, *, timeout: Duration | None = None) -> Mapping[str, Any]:
         """Wait for the results of all nodes, by node name, in no particular order.
+
+        Survives outages as ``wait``.
 
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
             FlowCancelled: The flow was cancelled.
             WaitTimeout: The flow has not ended in time. The message has the reason why a node waits, unless
                 all nodes only wait for their turn; finding it may take longer than ``timeout``.
+            TransportError: The server was unreachable at the end of the time.
         """
 
     def owners(self) -> Sequence[str]:
@@ -777,12 +787,15 @@ class AsyncFlow:
     async def wait(self, *, timeout: Duration | None = None) -> FlowOutcome:
         """Wait until the flow has ended, in any state; ``outcome.status`` has the state.
 
+        Survives outages of the server, such as a failover, and logs those of over a second.
+
         Args:
             timeout: The max time to wait, to the millisecond; None: no limit. The flow continues after a
                 timeout.
 
         Raises:
             WaitTimeout: The flow has not ended in time.
+            TransportError: The server was unreachable at the end of the time.
         """
 
     async def supervise(self) -> None:
@@ -810,6 +823,8 @@ class AsyncFlow:
         that were trimmed unread cause no missed change. A node that was rerun or ended manually is a
         difference even if its state is the same.
 
+        Survives outages of the server, such as a failover, and logs those of over a second.
+
         Args:
             after: Continue after the ``position`` of a change, possibly one read by another process: yields
                 only later differences and the end. After the position of a ``FlowChange``, yields nothing
@@ -821,6 +836,7 @@ class AsyncFlow:
                 raised during iteration.
             WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
             FlowNotFound, FlowExpired: The flow no longer exists.
+            TransportError: The server was unreachable at the end of the time.
         """
 
     def watch_batches(
@@ -838,16 +854,20 @@ class AsyncFlow:
 
         Raises:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
+            TransportError: The server is unreachable; watch again after the last position.
         """
 
     async def result(self, *, timeout: Duration | None = None) -> Mapping[str, Any]:
         """Wait for the results of all nodes, by node name, in no particular order.
+
+        Survives outages as ``wait``.
 
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
             FlowCancelled: The flow was cancelled.
             WaitTimeout: The flow has not ended in time. The message has the reason why a node waits, unless
                 all nodes only wait for their turn; finding it may take longer than ``timeout``.
+            TransportError: The server was unreachable at the end of the time.
         """
 
     async def owners(self) -> Sequence[str]:

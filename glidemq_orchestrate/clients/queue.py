@@ -20,9 +20,9 @@ from glidemq_orchestrate.clients.operations.tracking import TrackingOperations
 from glidemq_orchestrate.clients.operations.usage import UsageOperations
 from glidemq_orchestrate.clients.twins import (
     awaited,
-    awaited_twice,
+    awaited_through,
     blocking,
-    blocking_twice,
+    blocking_through,
     streamed,
     streamed_async,
 )
@@ -146,7 +146,7 @@ class Queue(SyncFacade):
 
     add = blocking(QueueOperations.add)
     add_many = blocking(QueueOperations.add_many)
-    add_and_wait = blocking_twice(QueueOperations.add_and_wait)
+    add_and_wait = blocking_through(QueueOperations.add_and_wait, QueueOperations.awaited_outage)
     get_job = blocking(QueueOperations.get_job)
     wait_of = blocking(QueueOperations.wait_of)
 
@@ -187,7 +187,7 @@ class Queue(SyncFacade):
     tags = blocking(QueueOperations.tags)
     tagged = blocking(QueueOperations.tagged)
     tracked = blocking(QueueOperations.tracked)
-    watch_tracked = streamed(QueueOperations.watch_tracked, survives=QueueOperations.tracked_name)
+    watch_tracked = streamed(QueueOperations.watch_tracked, survives=QueueOperations.tracked_outage)
 
     now = blocking(QueueOperations.now)
     pause = blocking(QueueOperations.pause)
@@ -262,7 +262,7 @@ class AsyncQueue(AsyncFacade):
 
     add = awaited(QueueOperations.add)
     add_many = awaited(QueueOperations.add_many)
-    add_and_wait = awaited_twice(QueueOperations.add_and_wait)
+    add_and_wait = awaited_through(QueueOperations.add_and_wait, QueueOperations.awaited_outage)
     get_job = awaited(QueueOperations.get_job)
     wait_of = awaited(QueueOperations.wait_of)
 
@@ -303,7 +303,7 @@ class AsyncQueue(AsyncFacade):
     tags = awaited(QueueOperations.tags)
     tagged = awaited(QueueOperations.tagged)
     tracked = awaited(QueueOperations.tracked)
-    watch_tracked = streamed_async(QueueOperations.watch_tracked, survives=QueueOperations.tracked_name)
+    watch_tracked = streamed_async(QueueOperations.watch_tracked, survives=QueueOperations.tracked_outage)
 
     now = awaited(QueueOperations.now)
     pause = awaited(QueueOperations.pause)

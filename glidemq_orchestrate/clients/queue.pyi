@@ -195,6 +195,8 @@ class Queue(SyncFacade):
     ) -> Any:
         """Add one job and wait until it has ended; returns its result.
 
+        Once the job was added, the wait survives outages of the server, such as a failover.
+
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
@@ -208,6 +210,7 @@ class Queue(SyncFacade):
             WaitTimeout: It has not ended in time; it may still end.
             JobNotFound: It was removed.
             InvalidJob: The options remove the job, or as for ``add``. Nothing was added.
+            TransportError: The server could not add it, or was unreachable at the end of the time.
         """
 
     def get_job(self, job_id: str, *, lenient: bool = False) -> Job:
@@ -1025,6 +1028,8 @@ class AsyncQueue(AsyncFacade):
     ) -> Any:
         """Add one job and wait until it has ended; returns its result.
 
+        Once the job was added, the wait survives outages of the server, such as a failover.
+
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
@@ -1038,6 +1043,7 @@ class AsyncQueue(AsyncFacade):
             WaitTimeout: It has not ended in time; it may still end.
             JobNotFound: It was removed.
             InvalidJob: The options remove the job, or as for ``add``. Nothing was added.
+            TransportError: The server could not add it, or was unreachable at the end of the time.
         """
 
     async def get_job(self, job_id: str, *, lenient: bool = False) -> Job:

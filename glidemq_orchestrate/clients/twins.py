@@ -9,13 +9,23 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from glidemq_orchestrate.clients.outage import Outage, sleep
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, explain
+from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.wire.call import Op
 
 P = ParamSpec("P")
@@ -24,6 +34,9 @@ U = TypeVar("U")
 O = TypeVar("O")  # noqa: E741  operations
 O_co = TypeVar("O_co", covariant=True)
 T_co = TypeVar("T_co", covariant=True)
+
+
+Survives: TypeAlias = Callable[[O, Duration | None], Outage]
 
 
 class Blocking(Protocol[O_co]):
@@ -54,10 +67,8 @@ class Stream(Protocol[T_co]):
         """The cleanup after the last read, if any; its failure is ignored."""
 
 
-def blocking(
-    make: Callable[Concatenate[O, P], Op[T]], *, finally_: Callable[[O], Op[None] | None] | None = None
-) -> Callable[Concatenate[Blocking[O], P], T]:
-    """The blocking method of an operation; ``finally_`` runs after it, and its failure is ignored."""
+def blocking(make: Callable[Concatenate[O, P], Op[T]]) -> Callable[Concatenate[Blocking[O], P], T]:
+    """The blocking method of an operation."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -65,15 +76,12 @@ def blocking(
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
-        finally:
-            if finally_ is not None:
-                _end(self, finally_(self._operations))
 
     return _like(call, make)
 
 
 def awaited(
-    make: Callable[Concatenate[O, P], Op[T]], *, finally_: Callable[[O], Op[None] | None] | None = None
+    make: Callable[Concatenate[O, P], Op[T]],
 ) -> Callable[Concatenate[Awaiting[O], P], Coroutine[Any, Any, T]]:
     """``blocking`` for the awaitable twin."""
 
@@ -83,9 +91,49 @@ def awaited(
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
-        finally:
-            if finally_ is not None:
-                await _end_async(self, finally_(self._operations))
+
+    return _like(call, make)
+
+
+def blocking_through(
+    make: Callable[Concatenate[O, P], Stream[T]], survives: Survives[O]
+) -> Callable[Concatenate[Blocking[O], P], T]:
+    """The blocking method that waits for the only item of a stream, also through outages.
+
+    ``survives``: see ``streamed``.
+    """
+
+    def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            stream = make(self._operations, *args, **kwargs)
+            items = _items(self, stream, _outage(survives, self._operations, kwargs))
+            try:
+                return next(items)
+            finally:
+                items.close()
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
+
+    return _like(call, make)
+
+
+def awaited_through(
+    make: Callable[Concatenate[O, P], Stream[T]], survives: Survives[O]
+) -> Callable[Concatenate[Awaiting[O], P], Coroutine[Any, Any, T]]:
+    """``blocking_through`` for the awaitable twin."""
+
+    async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            stream = make(self._operations, *args, **kwargs)
+            items = _items_async(self, stream, _outage(survives, self._operations, kwargs))
+            try:
+                return await anext(items)
+            finally:
+                await items.aclose()
+        except EXPLAINABLE as exc:
+            _explain(exc, make, self, args, kwargs)
+            raise
 
     return _like(call, make)
 
@@ -120,48 +168,18 @@ def awaited_into(
     return _like(call, make, into)
 
 
-def blocking_twice(
-    make: Callable[Concatenate[O, P], Op[Op[T]]],
-) -> Callable[Concatenate[Blocking[O], P], T]:
-    """The blocking method of an operation that returns a second one; each is confirmed separately."""
-
-    def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return self._run(self._run(make(self._operations, *args, **kwargs)))
-        except EXPLAINABLE as exc:
-            _explain(exc, make, self, args, kwargs)
-            raise
-
-    return _like(call, make)
-
-
-def awaited_twice(
-    make: Callable[Concatenate[O, P], Op[Op[T]]],
-) -> Callable[Concatenate[Awaiting[O], P], Coroutine[Any, Any, T]]:
-    """``blocking_twice`` for the awaitable twin."""
-
-    async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await self._run(await self._run(make(self._operations, *args, **kwargs)))
-        except EXPLAINABLE as exc:
-            _explain(exc, make, self, args, kwargs)
-            raise
-
-    return _like(call, make)
-
-
 def streamed(
-    make: Callable[Concatenate[O, P], Stream[T]], *, survives: Callable[[O], str] | None = None
+    make: Callable[Concatenate[O, P], Stream[T]], *, survives: Survives[O] | None = None
 ) -> Callable[Concatenate[Blocking[O], P], Iterator[T]]:
     """The method that yields the items of a stream; the call itself checks the arguments.
 
-    ``survives`` names what is read, for the log of outages that the reader survives; None: an outage ends it.
+    ``survives`` makes an ``Outage`` for the argument ``timeout``; None: an outage ends the reading.
     """
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         try:
-            outage = None if survives is None else Outage(survives(self._operations))
-            return _items(self, make(self._operations, *args, **kwargs), outage)
+            stream = make(self._operations, *args, **kwargs)
+            return _items(self, stream, _outage(survives, self._operations, kwargs))
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
@@ -170,14 +188,14 @@ def streamed(
 
 
 def streamed_async(
-    make: Callable[Concatenate[O, P], Stream[T]], *, survives: Callable[[O], str] | None = None
+    make: Callable[Concatenate[O, P], Stream[T]], *, survives: Survives[O] | None = None
 ) -> Callable[Concatenate[Awaiting[O], P], AsyncIterator[T]]:
     """``streamed`` for ``async for``."""
 
     def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         try:
-            outage = None if survives is None else Outage(survives(self._operations))
-            return _items_async(self, make(self._operations, *args, **kwargs), outage)
+            stream = make(self._operations, *args, **kwargs)
+            return _items_async(self, stream, _outage(survives, self._operations, kwargs))
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
@@ -185,7 +203,11 @@ def streamed_async(
     return _like(call, make, AsyncIterator)
 
 
-def _items(client: Blocking[Any], stream: Stream[T], outage: Outage | None) -> Iterator[T]:
+def _outage(survives: Survives[O] | None, operations: O, kwargs: Mapping[str, Any]) -> Outage | None:
+    return survives and survives(operations, kwargs.get("timeout"))
+
+
+def _items(client: Blocking[Any], stream: Stream[T], outage: Outage | None) -> Generator[T, None, None]:
     try:
         while (op := stream.step()) is not None:
             try:
@@ -202,7 +224,9 @@ def _items(client: Blocking[Any], stream: Stream[T], outage: Outage | None) -> I
         _end(client, stream.end())
 
 
-async def _items_async(client: Awaiting[Any], stream: Stream[T], outage: Outage | None) -> AsyncIterator[T]:
+async def _items_async(
+    client: Awaiting[Any], stream: Stream[T], outage: Outage | None
+) -> AsyncGenerator[T, None]:
     try:
         while (op := stream.step()) is not None:
             try:
@@ -270,6 +294,6 @@ def _like(call: F, make: Callable[..., Any], into: object = None) -> F:
 
 def _result(annotation: str) -> str:
     """The return annotation of the method, from that of its operation."""
-    while annotation.startswith("Op["):
-        annotation = annotation[3:-1]
+    while annotation.startswith(("Op[", "Once[")):
+        annotation = annotation.partition("[")[2][:-1]
     return annotation

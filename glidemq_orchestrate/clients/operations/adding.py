@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from glidemq_orchestrate import telemetry
+from glidemq_orchestrate.clients.operations.once import Once
 from glidemq_orchestrate.clients.operations.placing import places_of
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
+from glidemq_orchestrate.clients.outage import Outage
 from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import adding
 from glidemq_orchestrate.jobs.adding import NewJob, traced
-from glidemq_orchestrate.jobs.awaited import add_awaited, wait_for
+from glidemq_orchestrate.jobs.awaited import Awaited, add_awaited, wait_for
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.shards import Shards
 from glidemq_orchestrate.wire.call import Op, each_of
 from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.wire.keys import QueueKeys
+
+AWAITED_SECONDS: Final = 30  # the default of add_and_wait
 
 
 class AddingOperations(QueueOperationsBase):
@@ -135,8 +139,10 @@ class AddingOperations(QueueOperationsBase):
         options: JobOptions = DEFAULT_OPTIONS,
         timeout: Duration = 30,
         **keywords: Unpack[AwaitedKeywords],
-    ) -> Op[Op[Any]]:
+    ) -> Once[Any]:
         """Add one job and wait until it has ended; returns its result.
+
+        Once the job was added, the wait survives outages of the server, such as a failover.
 
         Args:
             name: The handler that runs it.
@@ -151,12 +157,20 @@ class AddingOperations(QueueOperationsBase):
             WaitTimeout: It has not ended in time; it may still end.
             JobNotFound: It was removed.
             InvalidJob: The options remove the job, or as for ``add``. Nothing was added.
+            TransportError: The server could not add it, or was unreachable at the end of the time.
         """
-        return self._add_and_wait(
-            NewJob(name, data, options=options, **keywords), milliseconds(duration("timeout", timeout))
-        )
+        new = NewJob(name, data, options=options, **keywords)
+        limit = milliseconds(duration("timeout", timeout))
+        added: list[tuple[QueueKeys, Awaited]] = []
 
-    def _add_and_wait(self, new: NewJob, limit: int) -> Op[Op[Any]]:
-        keys, new = yield from self._place(new)
-        awaited = yield from add_awaited(keys, new, limit, self._clock, packed=self._packed)
-        return wait_for(keys, awaited, self._clock)
+        def add() -> Op[None]:
+            keys, placed = yield from self._place(new)
+            awaited = yield from add_awaited(keys, placed, limit, self._clock, packed=self._packed)
+            added.append((keys, awaited))
+
+        return Once(lambda: wait_for(*added[0], self._clock), begin=add())
+
+    def awaited_outage(self, timeout: Duration | None) -> Outage:
+        """What waits during an outage of the server while ``add_and_wait`` reads."""
+        limit = AWAITED_SECONDS if timeout is None else timeout
+        return Outage(f"a job of queue {self._keys.queue}", timeout=limit)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision
+from glidemq_orchestrate.clients.operations.once import Once
+from glidemq_orchestrate.clients.outage import Outage
 from glidemq_orchestrate.errors import GlideMQError, NodeNotFound, WaitTimeout
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
 from glidemq_orchestrate.flows.elements import element_status
@@ -186,8 +188,14 @@ class ReadingOperations:
         """Read the current status, results and failures."""
         return (yield from outcome(self.ref, (yield from self.status())))
 
-    def wait(self, *, timeout: Duration | None = None) -> Op[FlowOutcome]:
+    def outage(self, timeout: Duration | None) -> Outage:
+        """What waits during an outage of the server, which has replied before, as the handle shows."""
+        return Outage(f"flow {self.ref.public_id}", timeout=timeout, has_read=True)
+
+    def wait(self, *, timeout: Duration | None = None) -> Once[FlowOutcome]:
         """Wait until the flow has ended, in any state; ``outcome.status`` has the state.
+
+        Survives outages of the server, such as a failover, and logs those of over a second.
 
         Args:
             timeout: The max time to wait, to the millisecond; None: no limit. The flow continues after a
@@ -195,9 +203,14 @@ class ReadingOperations:
 
         Raises:
             WaitTimeout: The flow has not ended in time.
+            TransportError: The server was unreachable at the end of the time.
         """
-        limit = _limit(timeout)
-        return client_supervision.wait(self._area, self._waiting, limit)
+        return Once(self._until_ended(_limit(timeout)), self.resign)
+
+    def _until_ended(self, limit: int | None) -> Callable[[], Op[FlowOutcome]]:
+        """The wait, which may be repeated after an error: all of it within ``limit``."""
+        deadline = None if limit is None else self.clock.monotonic_ms() + limit
+        return lambda: client_supervision.wait(self._area, self._waiting, limit, deadline)
 
     def _blocking_wait(self) -> Op[str]:
         """``; node NODE waits: REASON``; '' if all nodes only wait for their turn, or cannot be read."""
@@ -245,6 +258,8 @@ class ReadingOperations:
         that were trimmed unread cause no missed change. A node that was rerun or ended manually is a
         difference even if its state is the same.
 
+        Survives outages of the server, such as a failover, and logs those of over a second.
+
         Args:
             after: Continue after the ``position`` of a change, possibly one read by another process: yields
                 only later differences and the end. After the position of a ``FlowChange``, yields nothing
@@ -256,6 +271,7 @@ class ReadingOperations:
                 raised during iteration.
             WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
             FlowNotFound, FlowExpired: The flow no longer exists.
+            TransportError: The server was unreachable at the end of the time.
         """
         limit = _limit(timeout)
         return ChangeStream(self, begin_watch(self.ref, after, limit, self.clock))
@@ -279,6 +295,7 @@ class ReadingOperations:
 
         Raises:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
+            TransportError: The server is unreachable; watch again after the last position.
         """
         limit = _limit(timeout)
         pause = duration("rest", rest)
@@ -286,21 +303,29 @@ class ReadingOperations:
         watch = begin_watch(self.ref, after, limit, self.clock, rest_ms=rest_ms)
         return ChangeBatches(self, watch, Quiet(self.clock, pause))
 
-    def result(self, *, timeout: Duration | None = None) -> Op[Mapping[str, Any]]:
+    def result(self, *, timeout: Duration | None = None) -> Once[Mapping[str, Any]]:
         """Wait for the results of all nodes, by node name, in no particular order.
+
+        Survives outages as ``wait``.
 
         Raises:
             FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
             FlowCancelled: The flow was cancelled.
             WaitTimeout: The flow has not ended in time. The message has the reason why a node waits, unless
                 all nodes only wait for their turn; finding it may take longer than ``timeout``.
+            TransportError: The server was unreachable at the end of the time.
         """
-        try:
-            outcome = yield from self.wait(timeout=timeout)
-        except WaitTimeout as exc:
-            raise WaitTimeout(f"{exc}{yield from self._blocking_wait()}") from exc.__cause__
-        raise_unless_completed(outcome)
-        return outcome.results
+        wait = self._until_ended(_limit(timeout))
+
+        def read() -> Op[Mapping[str, Any]]:
+            try:
+                outcome = yield from wait()
+            except WaitTimeout as exc:
+                raise WaitTimeout(f"{exc}{yield from self._blocking_wait()}") from exc.__cause__
+            raise_unless_completed(outcome)
+            return outcome.results
+
+        return Once(read, self.resign)
 
     def owners(self) -> Op[Sequence[str]]:
         """List the names of its owners, sorted, without those with an expired lease.

@@ -7,6 +7,8 @@ from operator import attrgetter
 from glidemq_orchestrate.clients.operations.combining import by_key, nothing
 from glidemq_orchestrate.clients.operations.queue import QueueOperationsBase
 from glidemq_orchestrate.clients.operations.spread import on_all, with_job
+from glidemq_orchestrate.clients.outage import Outage
+from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs import history
 from glidemq_orchestrate.jobs.history import JobHistory
 from glidemq_orchestrate.queues import tracking
@@ -36,9 +38,9 @@ class TrackingOperations(QueueOperationsBase):
         """
         return TrackedStream(self._keys, self._clock, self._member_keys)
 
-    def tracked_name(self) -> str:
-        """What ``watch_tracked`` reads, for the log."""
-        return f"tracked jobs and flows of queue {self._keys.queue}"
+    def tracked_outage(self, timeout: Duration | None) -> Outage:
+        """What waits during an outage of the server while ``watch_tracked`` reads."""
+        return Outage(f"tracked jobs and flows of queue {self._keys.queue}", timeout=timeout)
 
     @with_job
     def track(self, job_id: str) -> Op[None]:

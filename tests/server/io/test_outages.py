@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from glidemq_orchestrate import (
     AsyncEventReader,
+    AsyncFlowProducer,
     AsyncQueue,
     EmbeddedServer,
     EventReader,
@@ -24,7 +26,8 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate.errors import ConnectionFailed
+from glidemq_orchestrate.clients import outage
+from glidemq_orchestrate.errors import ConnectionFailed, WaitTimeout
 from tests.server.connections.topologies import Server
 
 if TYPE_CHECKING:
@@ -166,7 +169,7 @@ def test_who_iterates_over_events_goes_on_after_an_outage(tmp_path: Path, eventu
             ids = [queue.add("work")]
             eventually(lambda: list(found.values()) == [ids, ids])
             server.kill()
-            time.sleep(3)
+            time.sleep(1.5)
             server.start()
             ids.append(queue.add("work"))
             eventually(lambda: list(found.values()) == [ids, ids], timeout=20)
@@ -175,6 +178,114 @@ def test_who_iterates_over_events_goes_on_after_an_outage(tmp_path: Path, eventu
                 assert isinstance(one.exception(timeout=30), ConnectionFailed)
         with EventReader("etl", url, position="0-0") as reader, pytest.raises(ConnectionFailed):
             next(iter(reader))
+    finally:
+        server.close()
+
+
+def test_who_waits_for_a_flow_goes_on_after_an_outage(
+    tmp_path: Path,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outage, "SILENT_SECONDS", 0)
+    server = Server(tmp_path / "data")
+    url = f"valkey://127.0.0.1:{server.port}"
+    spec = FlowSpec("n", [FlowNode("a", queue="etl", job="work")])
+    begun = Counter[str]()
+
+    async def in_loop(how: str) -> Any:
+        async with AsyncFlowProducer(url) as flows:
+            flow = await flows.get("f")
+            begun[how] += 1
+            if how == "watch":
+                return [change.state async for change in flow.watch(timeout=LONG)]
+            return await (flow.wait() if how == "wait" else flow.result(timeout=LONG))
+
+    def in_thread(how: str) -> Any:
+        with FlowProducer(url) as flows:
+            flow = flows.get("f")
+            begun[how] += 1
+            if how == "watch":
+                return [change.state for change in flow.watch()]
+            return flow.wait(timeout=LONG) if how == "wait" else flow.result()
+
+    try:
+        with FlowProducer(url) as flows, ThreadPoolExecutor(6) as threads:
+            flow = flows.submit(spec, flow_id="f")
+            hows = ("wait", "result", "watch")
+            todo = [partial(in_thread, how) for how in hows] + [
+                partial(asyncio.run, in_loop(how)) for how in hows
+            ]
+            done = [threads.submit(one) for one in todo]
+            eventually(lambda: begun == dict.fromkeys(hows, 2))
+            time.sleep(0.5)  # until they wait
+            server.kill()
+            time.sleep(1.5)
+            server.start()
+            flow.complete_node("a", 7)
+            waited, results, states = ([one.result(timeout=30) for one in done[at::3]] for at in range(3))
+        assert [one.status.state for one in waited] == [FlowState.COMPLETED] * 2
+        assert results == [{"a": 7}] * 2
+        assert [one[-2:] for one in states] == [["completed", "completed"]] * 2
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert any(text.startswith("flow f: the server is unreachable: ") for text in told), told
+    finally:
+        server.close()
+
+
+def test_who_awaits_a_job_goes_on_after_an_outage(
+    tmp_path: Path, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    server = Server(tmp_path / "data")
+    url = f"valkey://127.0.0.1:{server.port}"
+
+    async def in_loop() -> Any:
+        async with AsyncQueue("etl", url) as queue:
+            return await queue.add_and_wait("work", timeout=60)
+
+    try:
+        with Queue("etl", url) as queue, ThreadPoolExecutor(2) as threads:
+            done = [
+                threads.submit(queue.add_and_wait, "work", timeout=60),
+                threads.submit(asyncio.run, in_loop()),
+            ]
+            eventually(lambda: queue.counts()[JobState.WAITING] == 2)
+            server.kill()
+            time.sleep(1.5)
+            server.start()
+            worker = run_worker(["etl"], {"work": lambda _: 7}, url=url)
+            assert [one.result(timeout=30) for one in done] == [7, 7]
+            worker.stop()
+            server.kill()
+            began = time.monotonic()
+            with pytest.raises(ConnectionFailed):  # nothing was added
+                queue.add_and_wait("work")
+            assert time.monotonic() - began < 15
+    finally:
+        server.close()
+
+
+def test_an_outage_is_waited_out_until_the_timeout(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        with FlowProducer(f"valkey://127.0.0.1:{server.port}") as flows:
+            flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="etl", job="work")]))
+            server.kill()
+            for wait in (
+                lambda: flow.wait(timeout=0.5),
+                lambda: flow.result(timeout=0.5),
+                lambda: list(flow.watch(timeout=0.5)),
+            ):
+                began = time.monotonic()
+                with pytest.raises(ConnectionFailed):
+                    wait()
+                assert time.monotonic() - began >= 0.5
+            with pytest.raises(ConnectionFailed):
+                list(flow.watch_batches())
+            server.start()
+            with pytest.raises(WaitTimeout, match="0 of 1 nodes completed after 100 ms"):
+                flow.wait(timeout=0.1)
     finally:
         server.close()
 
@@ -204,7 +315,7 @@ def test_who_watches_tracked_jobs_goes_on_after_an_outage(tmp_path: Path, eventu
             done = [threads.submit(watch), threads.submit(asyncio.run, watch_async())]
             eventually(lambda: list(found.values()) == [["waiting"]] * 2)
             server.kill()
-            time.sleep(3)
+            time.sleep(1.5)
             server.start()
             queue.remove(job_id)
             for one in done:
