@@ -44,6 +44,7 @@ from glidemq_orchestrate.flows.generation import (
 )
 from glidemq_orchestrate.flows.home import choose_home, leave_homes, link_queues, release_id, take_id
 from glidemq_orchestrate.flows.index import CurrentGeneration, find_flow
+from glidemq_orchestrate.flows.nodes import split_name
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ownership import Ownership
 from glidemq_orchestrate.flows.placement import Spread, choose_shard, in_shard, read_spread
@@ -270,6 +271,12 @@ def _restart_after(
 def _check_names(ref: FlowRef, flow: CheckedFlow, names: Iterable[str]) -> None:
     for name in names:
         if name not in flow.queue_of:
+            array, _ = split_name(name) or ("", 0)
+            if any(node.name == array and node.array for node in flow.nodes):
+                raise NodeNotFound(
+                    f"{name} is an element, and a restart reruns whole nodes. Fix: restart from {array}, or "
+                    f"rerun the element in this generation: rerun({name!r})"
+                )
             raise NodeNotFound(
                 f"flow {ref.public_id} was submitted without a node {name}; a node added by another node "
                 "reruns with that one"

@@ -346,6 +346,10 @@ def test_what_is_not_there_is_refused_and_nothing_changes(
     assert flow.node("report").state is JobState.WAITING_CHILDREN
     run_worker(["etl"], Calls().handlers)
     flow.wait(timeout=30)
+    with pytest.raises(
+        NodeNotFound, match=r"a\[1\] is an element, and a restart reruns whole nodes\. Fix: restart"
+    ):
+        flow.restart(nodes=["a[1]"])
     queue.remove(flow.node("a").job_id)
     with pytest.raises(NodeNotRepeatable, match="array a"):
         flow.rerun("a[1]")
