@@ -54,14 +54,14 @@ def ui(
     config = uvicorn.Config(
         served, host=host, port=port, log_level="warning", lifespan="on", timeout_graceful_shutdown=2
     )
-    listening = config.bind_socket()
-    listening.listen(BACKLOG)  # a request that comes before the server runs waits for it
-    port = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    query = f"?{urlencode({'token': token})}" if token else ""  # such as one of base64
-    console.print(f"http://{shown}:{port}/{query}", markup=False, highlight=False)
-    console.print("Ctrl-C stops it.", markup=False)
-    uvicorn.Server(config).run(sockets=[listening])
+    with config.bind_socket() as listening:
+        listening.listen(BACKLOG)  # a request that comes before the server runs waits for it
+        port = listening.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        query = f"?{urlencode({'token': token})}" if token else ""  # such as one of base64
+        console.print(f"http://{shown}:{port}/{query}", markup=False, highlight=False)
+        console.print("Ctrl-C stops it.", markup=False)
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def _imported() -> tuple[Any, Any]:

@@ -126,6 +126,7 @@ def world(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("glidemq_orchestrate.worker.services.supervisor.Supervisor.run", lambda _: None)
     monkeypatch.setattr("glidemq_orchestrate.chasquimq.worker.ChasquiWorker.run", lambda _: None)
     monkeypatch.setattr("glidemq_orchestrate.demo.run.run_demo", lambda *_, **__: None)
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
     monkeypatch.setattr("glidemq_orchestrate.cli.process.EmbeddedServer", Directory)
     monkeypatch.setattr("glidemq_orchestrate.testing.chaos.campaign.Stage", no_stage)
     monkeypatch.setattr("glidemq_orchestrate.cli.process.signal.signal", lambda *_: None)
