@@ -54,6 +54,11 @@ def server() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture(scope="module")
+def server_or_cluster(server: EmbeddedServer) -> EmbeddedServer:
+    return server
+
+
+@pytest.fixture(scope="module")
 def flows(server: EmbeddedServer) -> Iterator[FlowProducer]:
     with FlowProducer(server.url) as producer:
         yield producer
