@@ -176,7 +176,8 @@ class EventReader(SyncFacade):
         Raises:
             TransportError: The server is unreachable at the first read, or when ``idle_timeout`` has passed.
         """
-        last, outage = time.monotonic(), Outage(f"events of queue {self._keys.queue}")
+        last = time.monotonic()
+        outage = Outage(f"events of queue {self._keys.queue}").end_with(self._closings)
         while not _is_over(last, self._idle_timeout):
             try:
                 events = self._run(self._operations.read_all(_step(self._idle_timeout)))
@@ -185,6 +186,7 @@ class EventReader(SyncFacade):
                 if _is_over(last, self._idle_timeout):
                     raise
                 time.sleep(pause)
+                outage.check(exc)
                 continue
             outage.over()
             for event in events:
@@ -251,7 +253,8 @@ class AsyncEventReader(AsyncFacade):
         Raises:
             TransportError: The server is unreachable at the first read, or when ``idle_timeout`` has passed.
         """
-        last, outage = time.monotonic(), Outage(f"events of queue {self._keys.queue}")
+        last = time.monotonic()
+        outage = Outage(f"events of queue {self._keys.queue}").end_with(self._closings)
         while not _is_over(last, self._idle_timeout):
             try:
                 events = await self._run(self._operations.read_all(_step(self._idle_timeout)))
@@ -260,6 +263,7 @@ class AsyncEventReader(AsyncFacade):
                 if _is_over(last, self._idle_timeout):
                     raise
                 await sleep(pause)
+                outage.check(exc)
                 continue
             outage.over()
             for event in events:

@@ -39,12 +39,14 @@ class Connections(Generic[D]):
 
     Attributes:
         is_closed: Whether the client was closed.
+        closings: How often connections were closed.
         shards: What is known of the shards of queues.
     """
 
     def __init__(self) -> None:
         self._drivers: dict[int, D] = {}
         self.is_closed = False
+        self.closings = 0
         self.shards = KnownShards()
 
     def own(self) -> D | None:
@@ -69,6 +71,7 @@ class Connections(Generic[D]):
 
     def release(self) -> D | None:
         """Remove the driver of this process and return it, for closing."""
+        self.closings += 1
         return None if self._of_this_process() is None else self._drivers.pop(os.getpid(), None)
 
 
@@ -131,6 +134,10 @@ class _Facade(Generic[D]):
     def _clock_is_due(self) -> bool:
         """Whether the server's time was read too long ago."""
         return isinstance(self._clock, ServerClock) and self._clock.is_due()
+
+    def _closings(self) -> int:
+        """How often its connections were closed: a wait does not open them again."""
+        return self._connections.closings
 
     def _forget_sync(self) -> None:
         """Forget the server's time: another server may be the primary now, and its clock may differ."""

@@ -64,6 +64,7 @@ class Flow:
 
     def __init__(self, producer: SyncFacade, operations: FlowOperations) -> None:
         self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer
+        self._closings = producer._closings  # noqa: SLF001  the same
 
     @property
     def id(self) -> str:
@@ -129,6 +130,7 @@ class AsyncFlow:
 
     def __init__(self, producer: AsyncFacade, operations: FlowOperations) -> None:
         self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer
+        self._closings = producer._closings  # noqa: SLF001  the same
 
     @property
     def id(self) -> str:

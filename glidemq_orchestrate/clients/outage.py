@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Self
 
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
@@ -33,13 +34,22 @@ class Outage:
         self._deadline = time.monotonic() + limit
         self._since = self._pause = 0.0
         self._logged = -math.inf
+        self._closings: Callable[[], int] = int
+        self._closed_before = 0
+
+    def end_with(self, closings: Callable[[], int]) -> Self:
+        """Let it end when the client is closed by another thread or task; ``closings`` counts that."""
+        self._closings, self._closed_before = closings, closings()
+        return self
 
     def pause(self, error: TransportError) -> float:
-        """The seconds to wait before the next try.
+        """The seconds to wait before the next try; call ``check`` after them.
 
         Raises:
-            TransportError: The time is over; the address may be wrong; or the error is permanent.
+            TransportError: The client was closed; the time is over; the address may be wrong; or the error is
+                permanent.
         """
+        self.check(error)
         now = time.monotonic()
         if not self._has_read or not error.retryable or now >= self._deadline:
             raise error
@@ -52,6 +62,11 @@ class Outage:
             )
         self._pause = min(self._pause * 2 or FIRST_PAUSE, MAX_PAUSE)
         return min(self._pause, self._deadline - now)
+
+    def check(self, error: TransportError) -> None:
+        """Raise the error if the client was closed: the next try would open it again."""
+        if self._closings() != self._closed_before:
+            raise error
 
     def over(self) -> None:
         """End the outage, after a successful read."""

@@ -106,7 +106,7 @@ def blocking_through(
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             stream = make(self._operations, *args, **kwargs)
-            items = _items(self, stream, _outage(survives, self._operations, kwargs))
+            items = _items(self, stream, _outage(survives, self, kwargs))
             try:
                 return next(items)
             finally:
@@ -126,7 +126,7 @@ def awaited_through(
     async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             stream = make(self._operations, *args, **kwargs)
-            items = _items_async(self, stream, _outage(survives, self._operations, kwargs))
+            items = _items_async(self, stream, _outage(survives, self, kwargs))
             try:
                 return await anext(items)
             finally:
@@ -179,7 +179,7 @@ def streamed(
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         try:
             stream = make(self._operations, *args, **kwargs)
-            return _items(self, stream, _outage(survives, self._operations, kwargs))
+            return _items(self, stream, _outage(survives, self, kwargs))
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
@@ -195,7 +195,7 @@ def streamed_async(
     def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         try:
             stream = make(self._operations, *args, **kwargs)
-            return _items_async(self, stream, _outage(survives, self._operations, kwargs))
+            return _items_async(self, stream, _outage(survives, self, kwargs))
         except EXPLAINABLE as exc:
             _explain(exc, make, self, args, kwargs)
             raise
@@ -203,8 +203,11 @@ def streamed_async(
     return _like(call, make, AsyncIterator)
 
 
-def _outage(survives: Survives[O] | None, operations: O, kwargs: Mapping[str, Any]) -> Outage | None:
-    return survives and survives(operations, kwargs.get("timeout"))
+def _outage(survives: Survives[O] | None, client: Any, kwargs: Mapping[str, Any]) -> Outage | None:
+    if survives is None:
+        return None
+    outage = survives(client._operations, kwargs.get("timeout"))  # noqa: SLF001  the method of a client
+    return outage.end_with(client._closings)  # noqa: SLF001  the method of a client
 
 
 def _items(client: Blocking[Any], stream: Stream[T], outage: Outage | None) -> Generator[T, None, None]:
@@ -216,6 +219,7 @@ def _items(client: Blocking[Any], stream: Stream[T], outage: Outage | None) -> G
                 if outage is None:
                     raise
                 time.sleep(outage.pause(exc))
+                outage.check(exc)
                 continue
             if outage is not None:
                 outage.over()
@@ -235,6 +239,7 @@ async def _items_async(
                 if outage is None:
                     raise
                 await sleep(outage.pause(exc))
+                outage.check(exc)
                 continue
             if outage is not None:
                 outage.over()

@@ -22,7 +22,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 OWN: Final = re.compile(
-    r"\b(producer\._run|client\._run|flow\._run|made\._(connections|is_shared)|flow\._ref)\b"
+    r"\b((producer|client)\._(run|closings|operations)|flow\._(run|ref)|made\._(connections|is_shared))\b"
 )
 FORGOTTEN: Final = re.compile(r"Spark(Context|Session)\._\w+ = None\b")
 UNMAPPED: Final = re.compile(r"operator\._is_mapped = False\b")

@@ -17,6 +17,7 @@ from glidemq_orchestrate import (
     AsyncEventReader,
     AsyncFlowProducer,
     AsyncQueue,
+    Client,
     EmbeddedServer,
     EventReader,
     FlowNode,
@@ -27,10 +28,11 @@ from glidemq_orchestrate import (
     Queue,
 )
 from glidemq_orchestrate.clients import outage
-from glidemq_orchestrate.errors import ConnectionFailed, WaitTimeout
+from glidemq_orchestrate.errors import ConnectionFailed, TransportError, WaitTimeout
 from tests.server.connections.topologies import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import Eventually, RunWorker
@@ -262,6 +264,49 @@ def test_who_awaits_a_job_goes_on_after_an_outage(
             with pytest.raises(ConnectionFailed):  # nothing was added
                 queue.add_and_wait("work")
             assert time.monotonic() - began < 15
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("is_outage", [False, True], ids=["connected", "outage"])
+def test_closing_a_client_ends_its_waits(tmp_path: Path, *, is_outage: bool) -> None:
+    server = Server(tmp_path / "data")
+    url = f"valkey://127.0.0.1:{server.port}"
+
+    async def close_in_loop() -> None:
+        async with AsyncFlowProducer(url) as flows:
+            waiting = asyncio.create_task((await flows.get("f")).wait())
+            await asyncio.sleep(0.5)
+            if is_outage:
+                server.kill()
+                await asyncio.sleep(2)  # into a pause between two tries
+            await flows.close()
+            await waiting
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            flows, queue, client = FlowProducer(url), Queue("etl", url), Client(url)
+            spec = FlowSpec("n", [FlowNode("a", queue="etl", job="work")])
+            reader = EventReader("etl", url)
+            todo: list[Callable[[], Any]] = [
+                flows.submit(spec, flow_id="f").wait,
+                partial(queue.add_and_wait, "work"),
+                lambda: list(client.flows.get("f").watch()),
+                lambda: list(reader),
+            ]
+            waiting = [threads.submit(one) for one in todo]
+            time.sleep(0.5)  # until they wait
+            if is_outage:
+                server.kill()
+                time.sleep(2)
+            for closed in (flows, queue, client, reader):
+                closed.close()
+            for one in waiting:
+                assert isinstance(one.exception(timeout=5), TransportError)
+        if is_outage:
+            server.start()
+        with pytest.raises(TransportError):
+            asyncio.run(asyncio.wait_for(close_in_loop(), 20))
     finally:
         server.close()
 
