@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,7 @@ NODES = 6_000
 
 def wide(count: int = NODES) -> FlowSpec:
     nodes = [FlowNode(f"n{at}", job="none") for at in range(count - 1)]
-    return FlowSpec("wide", [*nodes, FlowNode("end", job="none", after=["n0", "n1"])], queue="etl")
+    return FlowSpec("wide", [*nodes, FlowNode("end", job="end", after=["n0", "n1"])], queue="etl")
 
 
 def test_reading_goes_on_while_a_page_is_told_how_far_it_is(
@@ -64,10 +65,17 @@ def test_a_busy_server_is_not_called_away(
 
 
 def test_a_timeline_takes_a_call_for_200_nodes(
-    console: TestClient, flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+    console: TestClient,
+    flows: FlowProducer,
+    run_worker: RunWorker,
+    redis_client: Any,
+    eventually: Eventually,
 ) -> None:
-    flow = flows.submit(wide(2_000), flow_id="f", require_workers=False)
-    worker = run_worker(["etl"], {"none": lambda _: None}, concurrency=16)
+    flow, may_end = flows.submit(wide(2_000), flow_id="f", require_workers=False), threading.Event()
+    handlers = {"none": lambda _: None, "end": lambda _: may_end.wait(60)}
+    worker = run_worker(["etl"], handlers, concurrency=16)
+    eventually(lambda: flow.status().completed == 2_000 - 1, timeout=60)  # else a wide node may end last
+    may_end.set()
     flow.wait(timeout=60)
     worker.stop()
     console.get("/api/flows/f")

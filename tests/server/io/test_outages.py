@@ -150,7 +150,7 @@ def test_a_server_that_restarts_loses_nothing(
 def test_who_iterates_over_events_goes_on_after_an_outage(tmp_path: Path, eventually: Eventually) -> None:
     server = Server(tmp_path / "data")
     url, found = f"valkey://127.0.0.1:{server.port}", {"sync": list[str](), "async": list[str]()}
-    idle = timedelta(seconds=8)
+    idle = timedelta(seconds=5)
 
     def read(reader: EventReader) -> None:
         for event in reader:
@@ -279,7 +279,7 @@ def test_closing_a_client_ends_its_waits(tmp_path: Path, *, is_outage: bool) -> 
             await asyncio.sleep(0.5)
             if is_outage:
                 server.kill()
-                await asyncio.sleep(2)  # into a pause between two tries
+                await asyncio.sleep(1.2)  # into a pause between two tries
             await flows.close()
             await waiting
 
@@ -298,7 +298,7 @@ def test_closing_a_client_ends_its_waits(tmp_path: Path, *, is_outage: bool) -> 
             time.sleep(0.5)  # until they wait
             if is_outage:
                 server.kill()
-                time.sleep(2)
+                time.sleep(1.2)
             for closed in (flows, queue, client, reader):
                 closed.close()
             for one in waiting:
