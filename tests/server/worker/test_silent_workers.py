@@ -159,8 +159,9 @@ def test_a_node_that_is_held_back_after_a_loss_names_the_one_that_runs_first(
     for node in flow.nodes():  # as it is after a worker was lost that ran both
         redis_client.hset(f"glide:{{etl}}:job:{node.job_id}", mapping={"gmo:suspect": 1, "gmo:lost": 1})
     run_worker(["etl"], {"holds": holds}, concurrency=4)
-    text = eventually(lambda: text if "runs first" in (text := shown(flow)) else "", 30)
-    eventually(lambda: running)  # its start is reported before
+    eventually(lambda: running)
+    # Its state may be read before it starts, and the reason of the other after that.
+    text = eventually(lambda: text if {"first", "active"} <= {*(text := shown(flow)).split()} else "", 30)
     (first,) = running
     (other,) = {"a", "b"} - {first}
     rows = {name: next(line for line in text.splitlines() if f" {name} " in line) for name in "ab"}
