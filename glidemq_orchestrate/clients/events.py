@@ -11,7 +11,7 @@ from typing import Final
 from glidemq_orchestrate import events as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.operations.spread import OnMembers
-from glidemq_orchestrate.clients.outage import Outage, sleep
+from glidemq_orchestrate.clients.outage import Outage
 from glidemq_orchestrate.clients.twins import awaited, blocking
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from glidemq_orchestrate.events import Event, EventFilter, EventKind
@@ -182,11 +182,9 @@ class EventReader(SyncFacade):
             try:
                 events = self._run(self._operations.read_all(_step(self._idle_timeout)))
             except TransportError as exc:
-                pause = outage.pause(exc)
                 if _is_over(last, self._idle_timeout):
                     raise
-                time.sleep(pause)
-                outage.check(exc)
+                outage.wait(exc)
                 continue
             outage.over()
             for event in events:
@@ -259,11 +257,9 @@ class AsyncEventReader(AsyncFacade):
             try:
                 events = await self._run(self._operations.read_all(_step(self._idle_timeout)))
             except TransportError as exc:
-                pause = outage.pause(exc)
                 if _is_over(last, self._idle_timeout):
                     raise
-                await sleep(pause)
-                outage.check(exc)
+                await outage.wait_async(exc)
                 continue
             outage.over()
             for event in events:

@@ -42,14 +42,23 @@ class Outage:
         self._closings, self._closed_before = closings, closings()
         return self
 
-    def pause(self, error: TransportError) -> float:
-        """The seconds to wait before the next try; call ``check`` after them.
+    def wait(self, error: TransportError) -> None:
+        """Wait before the next try.
 
         Raises:
             TransportError: The client was closed; the time is over; the address may be wrong; or the error is
                 permanent.
         """
-        self.check(error)
+        time.sleep(self._next_pause(error))
+        self._check_open(error)
+
+    async def wait_async(self, error: TransportError) -> None:
+        """``wait`` on the event loop."""
+        await sleep(self._next_pause(error))
+        self._check_open(error)
+
+    def _next_pause(self, error: TransportError) -> float:
+        self._check_open(error)
         now = time.monotonic()
         if not self._has_read or not error.retryable or now >= self._deadline:
             raise error
@@ -63,7 +72,7 @@ class Outage:
         self._pause = min(self._pause * 2 or FIRST_PAUSE, MAX_PAUSE)
         return min(self._pause, self._deadline - now)
 
-    def check(self, error: TransportError) -> None:
+    def _check_open(self, error: TransportError) -> None:
         """Raise the error if the client was closed: the next try would open it again."""
         if self._closings() != self._closed_before:
             raise error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -22,7 +21,7 @@ from collections.abc import (
 from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from glidemq_orchestrate.clients.outage import Outage, sleep
+from glidemq_orchestrate.clients.outage import Outage
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, explain
 from glidemq_orchestrate.foundation.durations import Duration
@@ -218,8 +217,7 @@ def _items(client: Blocking[Any], stream: Stream[T], outage: Outage | None) -> G
             except TransportError as exc:
                 if outage is None:
                     raise
-                time.sleep(outage.pause(exc))
-                outage.check(exc)
+                outage.wait(exc)
                 continue
             if outage is not None:
                 outage.over()
@@ -238,8 +236,7 @@ async def _items_async(
             except TransportError as exc:
                 if outage is None:
                     raise
-                await sleep(outage.pause(exc))
-                outage.check(exc)
+                await outage.wait_async(exc)
                 continue
             if outage is not None:
                 outage.over()
